@@ -1,0 +1,1 @@
+"""The `prefixhash` command, one module per subcommand."""

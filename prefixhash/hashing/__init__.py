@@ -1,0 +1,1 @@
+"""Chained block hashes: algorithms, profiles, extra keys, `BlockHasher`."""

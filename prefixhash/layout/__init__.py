@@ -1,0 +1,1 @@
+"""KV-cache planning: layer specs, grouping, packing, memory need and tensors."""

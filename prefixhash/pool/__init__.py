@@ -1,0 +1,1 @@
+"""The pool of KV blocks that hashes address."""

@@ -1,0 +1,1 @@
+"""Traces: formats, synthesis, replay and the hit-rate curve."""
