@@ -12,17 +12,34 @@ from prefixhash.errors import (
     PrefixHashError,
     StaleHitError,
 )
+from prefixhash.hashing import (
+    BlockHasher,
+    CoarseBlockHashes,
+    CollisionRiskWarning,
+    HashProfile,
+    media_identifier,
+)
+from prefixhash.request import LoRARequest, MultiModalFeature, PlaceholderRange, Request
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BlockHasher",
+    "CoarseBlockHashes",
+    "CollisionRiskWarning",
+    "HashProfile",
     "InvalidArgumentError",
     "InvalidBlockError",
     "InvalidProfileError",
     "InvalidRequestError",
     "InvariantError",
+    "LoRARequest",
+    "MultiModalFeature",
     "OutOfBlocksError",
+    "PlaceholderRange",
     "PrefixHashError",
+    "Request",
     "StaleHitError",
     "__version__",
+    "media_identifier",
 ]

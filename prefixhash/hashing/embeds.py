@@ -1,0 +1,89 @@
+"""Digests of prompt embeddings: the raw bytes of a block's rows, once per block.
+
+Works on torch tensors (any dtype, device, layout) and numpy arrays without importing either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from typing import Any
+
+_NO_ROWS = hashlib.sha256().digest()
+
+
+def rows_digest(request: Any, start: int, end: int) -> bytes:
+    """SHA-256 of the bytes of rows [start, end) of `request.prompt_embeds`, clipped to its rows.
+
+    Kept on the request, so each block's rows are read once.
+    """
+    embeds = request.prompt_embeds
+    if start >= embeds.shape[0]:
+        return _NO_ROWS
+    digests = getattr(request, "_prompt_embeds_per_block_hashes", None)
+    digest: bytes | None = None if digests is None else digests.get((start, end))
+    if digest is None:
+        digest = hashlib.sha256(raw_bytes(embeds[start:end])).digest()
+        if digests is not None:
+            digests[start, end] = digest
+    return digest
+
+
+def embeds_key(request: Any, start: int, end: int) -> tuple[Any, ...] | None:
+    """The strict key of a block's embeddings, or None where no position uses one.
+
+    ("embeds", dtype, shape of the rows used, their digest, positions used or None for all of them).
+    """
+    embeds = getattr(request, "prompt_embeds", None)
+    if embeds is None or start >= embeds.shape[0]:
+        return None
+    mask = getattr(request, "prompt_is_token_ids", None)
+    used = range(start, min(end, embeds.shape[0]))
+    if mask is None or not any(mask[start:end]):
+        digest, count = rows_digest(request, start, end), len(used)
+    else:
+        rows = [i for i in used if not mask[i]]
+        if not rows:
+            return None
+        digest, count = _masked_digest(request, start, end, rows), len(rows)
+        used = rows  # type: ignore[assignment]
+    positions = None if count == end - start else _bitmap(used, start, end)
+    return ("embeds", dtype_name(embeds), (count, *map(int, embeds.shape[1:])), digest, positions)
+
+
+def raw_bytes(values: Any) -> bytes:
+    """The values of a tensor or an array in row-major order, little-endian."""
+    if hasattr(values, "numpy"):
+        torch = sys.modules["torch"]
+        flat = values.detach().cpu().contiguous().flatten()
+        data: bytes = flat.view(torch.uint8).numpy().tobytes()
+        return data
+    if values.dtype.byteorder == ">" or (sys.byteorder == "big" and values.dtype.byteorder == "="):
+        values = values.astype(values.dtype.newbyteorder("<"))
+    array_data: bytes = values.tobytes()
+    return array_data
+
+
+def dtype_name(values: Any) -> str:
+    """`bfloat16`, `float32`, ...: the same for torch and numpy."""
+    return str(getattr(values.dtype, "name", values.dtype)).removeprefix("torch.")
+
+
+def _masked_digest(request: Any, start: int, end: int, rows: list[int]) -> bytes:
+    # A key of its own: vLLM's digest under (start, end) covers the unused rows as well.
+    digests = getattr(request, "_prompt_embeds_per_block_hashes", None)
+    key = (start, end, "used rows")
+    digest: bytes | None = None if digests is None else digests.get(key)
+    if digest is None:
+        digest = hashlib.sha256(raw_bytes(request.prompt_embeds[rows])).digest()
+        if digests is not None:
+            digests[key] = digest
+    return digest
+
+
+def _bitmap(positions: Any, start: int, end: int) -> bytes:
+    """Bit i (least significant first) of the result is set if position start + i is used."""
+    bits = 0
+    for position in positions:
+        bits |= 1 << (position - start)
+    return bits.to_bytes((end - start + 7) // 8, "little")

@@ -1,0 +1,174 @@
+"""`BlockHasher`: from a request, or from bare tokens, to the hashes of its full blocks."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+from prefixhash.errors import InvalidArgumentError
+from prefixhash.hashing import extra_keys as keys
+from prefixhash.hashing._chain import HashChain
+from prefixhash.hashing.profile import HashProfile
+from prefixhash.request import TokenIds, token_array
+
+Extras = list[tuple[Any, ...] | None]
+
+
+class BlockHasher:
+    """Computes the chained hash of every full block of `block_size` tokens.
+
+    One hasher serves any number of requests and threads. Called with a request it returns the
+    hashes of the blocks completed since `request.block_hashes`, in O(new tokens); without a new
+    full block in O(1). The request may be a `Request` or any object with `block_hashes`,
+    `num_tokens` and `all_token_ids` and, where they apply, `lora_request`, `mm_features` (sorted by
+    offset), `prompt_embeds`, `prompt_is_token_ids` and `cache_salt`, vLLM's own `Request` included.
+    """
+
+    def __init__(self, block_size: int, profile: HashProfile | None = None) -> None:
+        if isinstance(block_size, bool) or not hasattr(block_size, "__index__") or block_size < 1:
+            raise InvalidArgumentError("block_size", block_size, "must be at least 1 token")
+        if profile is None:
+            profile = HashProfile.strict()
+        elif not isinstance(profile, HashProfile):
+            raise InvalidArgumentError("profile", profile, "must be a HashProfile")
+        self.block_size = index(block_size)
+        self.profile = profile
+        self._chain = HashChain(profile.algorithm)
+
+    def __call__(self, request: Any, /) -> list[bytes]:
+        """Hashes of the blocks that `request` completed since its `block_hashes`; it is not changed
+        but for digests of prompt embeddings kept on it."""
+        size, ahead = self.block_size, self.profile.lookahead_tokens
+        hashes = request.block_hashes
+        start = len(hashes) * size
+        count = (request.num_tokens - ahead - start) // size
+        if count < 1:
+            return []
+        stop = start + count * size
+        ids = _token_slice(request, start, stop + ahead)
+        extras = self._extras(request, start, stop, ids)
+        if ahead:
+            del ids[count * size :]
+        if self.profile.schema.zero_embedding_ids:
+            _zero_embedding_ids(request, ids, start)
+        parent = hashes[-1] if hashes else self.profile.root
+        return self._chain(parent, ids, size, extras)
+
+    def hash_tokens(self, token_ids: Any, parent: bytes | None = None) -> list[bytes]:
+        """Hashes of the full blocks of bare tokens: no adapter, media or salt.
+
+        For routers. `token_ids` is whatever `Request` takes; `parent` the hash of the block before
+        them, or None at the start of a prompt.
+        """
+        if parent is None:
+            parent = self.profile.root
+        elif not isinstance(parent, bytes):
+            raise InvalidArgumentError("parent", parent, "must be the bytes of a block hash")
+        ids = token_array(token_ids, "token_ids")
+        size, ahead = self.block_size, self.profile.lookahead_tokens
+        count = self.num_full_blocks(len(ids))
+        if count < 1:
+            return []
+        extras = _lookahead([None] * count, ids, size, ahead) if ahead else None
+        return self._chain(parent, ids[: count * size], size, extras)
+
+    def extra_keys(self, request: Any, block_index: int) -> tuple[Any, ...] | None:
+        """What stands in the key of block `block_index` beside its tokens; None if nothing does.
+
+        Cost: the media items of the request. Of a vLLM profile this is the untagged or tagged tuple
+        that the engine reports with the block, without lookahead tokens.
+        """
+        start = index(block_index) * self.block_size
+        if start < 0:
+            raise InvalidArgumentError("block_index", block_index, "must be 0 or more")
+        stop = start + self.block_size
+        if self.profile.schema.is_strict:
+            extras = self._strict_extras(request, start, stop)
+        else:
+            prompt = getattr(request, "num_prompt_tokens", stop)
+            extras = self._vllm_extras(request, start, stop, resumed=stop > prompt)
+        return None if extras is None else extras[0]
+
+    def num_full_blocks(self, num_tokens: int) -> int:
+        """How many blocks of `num_tokens` tokens can be hashed."""
+        return max(num_tokens - self.profile.lookahead_tokens, 0) // self.block_size
+
+    def __repr__(self) -> str:
+        return f"BlockHasher({self.block_size}, {self.profile})"
+
+    def _extras(self, request: Any, start: int, stop: int, ids: array[int]) -> Extras | None:
+        if self.profile.schema.is_strict:
+            return self._strict_extras(request, start, stop)
+        extras = self._vllm_extras(request, start, stop, resumed=start > 0)
+        ahead = self.profile.lookahead_tokens
+        if not ahead:
+            return extras
+        blocks = (stop - start) // self.block_size
+        return _lookahead(extras or [None] * blocks, ids, self.block_size, ahead)
+
+    def _strict_extras(self, request: Any, start: int, stop: int) -> Extras | None:
+        features = getattr(request, "mm_features", None) or ()
+        has_embeds = getattr(request, "prompt_embeds", None) is not None
+        first = keys.strict_request_keys(request) if start == 0 else ()
+        if features and self.profile.is_reproducible:
+            keys.check_identifiers(request)
+        if not (first or features or has_embeds):
+            return None
+        sweep = keys.MediaSweep(features)
+        extras: Extras = []
+        for begin in range(start, stop, self.block_size):
+            end = begin + self.block_size
+            found = [keys.strict_media_key(f, begin) for f in sweep.overlapping(begin, end)]
+            embeds = keys.strict_embeds_keys(request, begin, end) if has_embeds else ()
+            extras.append((*first, *found, *embeds) or None)
+            first = ()
+        return extras
+
+    def _vllm_extras(self, request: Any, start: int, stop: int, *, resumed: bool) -> Extras | None:
+        schema = self.profile.schema
+        features = getattr(request, "mm_features", None) or ()
+        salt = keys.vllm_salt_keys(request, start, schema.tagged)
+        has_embeds = getattr(request, "prompt_embeds", None) is not None
+        lora = bool(getattr(request, "lora_request", None))
+        if not (features or salt or lora or has_embeds):
+            return None
+        position = keys.vllm_media_start(features, start, schema) if resumed else 0
+        ahead = self.profile.lookahead_tokens
+        extras: Extras = []
+        for begin in range(start, stop, self.block_size):
+            end = begin + self.block_size
+            media, position = keys.vllm_media_keys(
+                features, begin, end + ahead, position, schema.tagged
+            )
+            if ahead:
+                position = keys.vllm_media_rewind(features, end, position)
+            adapter = keys.vllm_lora_keys(request, schema.tagged)
+            embeds = keys.vllm_embeds_keys(request, begin, end + ahead, schema.tagged)
+            extras.append((*adapter, *media, *salt, *embeds) or None)
+            salt = ()
+        return extras
+
+
+def _token_slice(request: Any, start: int, stop: int) -> array[int]:
+    tokens = request.all_token_ids
+    ids = tokens[start:stop]
+    if isinstance(tokens, TokenIds):
+        return ids  # type: ignore[no-any-return]  # validated when they came in
+    return token_array(ids, "all_token_ids")[:]
+
+
+def _lookahead(extras: Sequence[Any], ids: array[int], block_size: int, ahead: int) -> Extras:
+    """vLLM's form: (extras of block and lookahead, token, ..., token)."""
+    ends = range(block_size, len(extras) * block_size + 1, block_size)
+    return [(extra, *ids[end : end + ahead]) for end, extra in zip(ends, extras, strict=True)]
+
+
+def _zero_embedding_ids(request: Any, ids: array[int], start: int) -> None:
+    mask = getattr(request, "prompt_is_token_ids", None)
+    if mask is None:
+        return
+    for i, is_token in enumerate(mask[start : start + len(ids)]):
+        if not is_token:
+            ids[i] = 0

@@ -1,0 +1,434 @@
+"""What a request is to the hash: tokens, adapter, media, prompt embeddings, salt.
+
+Everything is validated when a `Request` is made or changed, so that the hashing path need not ask
+again, and everything that stands in a key is read-only afterwards.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any, overload
+
+from prefixhash.errors import InvalidRequestError
+
+MAX_TOKEN_ID = 2**63 - 1
+_TOKEN_RANGE = "a token id is an integer in [0, 2**63)"
+
+
+@dataclass(frozen=True)
+class PlaceholderRange:
+    """Where one media item stands in the prompt: `length` token positions from `offset` on."""
+
+    offset: int
+    length: int
+
+    def __post_init__(self) -> None:
+        for name in ("offset", "length"):
+            value = _index(getattr(self, name), name)
+            if value < 0:
+                raise InvalidRequestError(name, value, "must be 0 or more tokens")
+            object.__setattr__(self, name, value)
+
+    @property
+    def end(self) -> int:
+        """The first position after the item."""
+        return self.offset + self.length
+
+
+@dataclass(frozen=True)
+class MultiModalFeature:
+    """One run of placeholder tokens that a media item fills.
+
+    `identifier` must stand for the content (see `media_identifier`): two items with one identifier
+    are taken for the same item. A video with several separated runs is one feature per run.
+    """
+
+    identifier: str
+    mm_position: PlaceholderRange
+    modality: str = "image"
+
+    def __post_init__(self) -> None:
+        _check_text(self.identifier, "identifier", "the content identity of the item")
+        _check_text(self.modality, "modality", "such as 'image', 'audio' or 'video'")
+        if not isinstance(self.mm_position, PlaceholderRange):
+            raise InvalidRequestError(
+                "mm_position", self.mm_position, "must be a PlaceholderRange(offset, length)"
+            )
+
+
+@dataclass(frozen=True)
+class LoRARequest:
+    """The adapter that a request runs with.
+
+    Give `revision` a new value whenever the weights behind an equal name and path change: the
+    strict profile keys it, so that KV of the old weights is never reused. (vLLM's own keys hold no
+    revision, and before 0.31 no path.)
+    """
+
+    lora_name: str
+    lora_path: str = ""
+    revision: str = ""
+
+    def __post_init__(self) -> None:
+        _check_text(self.lora_name, "lora_name", "the name of the adapter")
+        _check_text(self.lora_path, "lora_path", "a path, or ''", empty=True)
+        _check_text(self.revision, "revision", "a version of the weights, or ''", empty=True)
+
+
+class TokenIds(Sequence[int]):
+    """Read-only view of a request's token ids; a slice is an `array('q')` copy."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self, ids: array[int]) -> None:
+        self._ids = ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, key: int) -> int: ...
+    @overload
+    def __getitem__(self, key: slice) -> array[int]: ...
+    def __getitem__(self, key: int | slice) -> int | array[int]:
+        return self._ids[key]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ids)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, TokenIds):
+            return self._ids == other._ids
+        if isinstance(other, (list, tuple, array)):
+            return self._ids.tolist() == list(other)
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # the ids behind the view grow
+
+    def __repr__(self) -> str:
+        return f"TokenIds({self._ids.tolist()!r})"
+
+
+class Request:
+    """A request and the hashes of its full blocks.
+
+    `token_ids`: list, tuple, range, `array`, numpy array, memoryview or torch tensor of integers in
+    [0, 2**63), one-dimensional. `mm_features`: any order; sorted by offset, items over one span and
+    nested ones are kept. `prompt_embeds`: torch tensor (any dtype, device and layout) or numpy
+    array of shape (prompt length, hidden size); it is kept by reference and must not be written to
+    afterwards. `prompt_is_token_ids`: one bool per prompt position, False where the embedding is
+    used instead of the token. `cache_salt`: requests with different salts share no block; an
+    empty one is none.
+
+    With a `block_hasher`, `block_hashes` holds the hash of every full block from the start; each
+    block is hashed once, when it is completed. Raises `InvalidRequestError` for a field that cannot
+    be hashed; a call that raises has changed nothing.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        token_ids: Any = None,
+        *,
+        block_hasher: Callable[[Any], list[bytes]] | None = None,
+        lora_request: LoRARequest | None = None,
+        mm_features: Iterable[MultiModalFeature] = (),
+        prompt_embeds: Any = None,
+        prompt_is_token_ids: Any = None,
+        cache_salt: str | None = None,
+    ) -> None:
+        _check_text(request_id, "request_id", "the name of the request", empty=True)
+        if cache_salt is not None:
+            _check_text(cache_salt, "cache_salt", "a string, or None", empty=True)
+        _check_lora(lora_request)
+        ids = _prompt_ids(token_ids, prompt_embeds)
+        self._request_id = request_id
+        self._lora_request = lora_request
+        self._cache_salt = cache_salt
+        self._ids = ids
+        self._all_token_ids = TokenIds(ids)
+        self._num_prompt_tokens = len(ids)
+        self._prompt_embeds = prompt_embeds
+        self._prompt_is_token_ids = _mask(
+            prompt_is_token_ids, len(ids), token_ids is not None and prompt_embeds is not None
+        )
+        self._mm_features = _sorted_features(mm_features, len(ids))
+        # Digest of the embedding rows of a block, by (start, end); the name and the keys are those
+        # of vLLM's Request, so that a hasher keeps its digests on either.
+        self._prompt_embeds_per_block_hashes: dict[Any, bytes] = {}
+        self._block_hashes: list[bytes] = []
+        self._block_hasher = block_hasher
+        if block_hasher is not None:
+            self._block_hashes.extend(block_hasher(self))
+
+    @property
+    def request_id(self) -> str:
+        """Name of the request; no part of any key."""
+        return self._request_id
+
+    @property
+    def lora_request(self) -> LoRARequest | None:
+        """The adapter, or None for the base model."""
+        return self._lora_request
+
+    @property
+    def mm_features(self) -> tuple[MultiModalFeature, ...]:
+        """The media items by offset; items with one offset stand in the order given."""
+        return self._mm_features
+
+    @property
+    def prompt_embeds(self) -> Any:
+        """The embeddings, (prompt length, hidden size), or None."""
+        return self._prompt_embeds
+
+    @property
+    def prompt_is_token_ids(self) -> tuple[bool, ...] | None:
+        """Per prompt position: True for a token, False for an embedding; None if not mixed."""
+        return self._prompt_is_token_ids
+
+    @property
+    def cache_salt(self) -> str | None:
+        """The salt that separates this request's blocks from others'."""
+        return self._cache_salt
+
+    @property
+    def all_token_ids(self) -> TokenIds:
+        """Prompt and appended tokens; positions without a token id (pure embeddings) hold 0."""
+        return self._all_token_ids
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens so far, prompt included."""
+        return len(self._ids)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt; smaller than at first only after `truncate` into the prompt."""
+        return self._num_prompt_tokens
+
+    @property
+    def block_hashes(self) -> list[bytes]:
+        """Hashes of the full blocks. The list itself, in O(1): read it, do not change it."""
+        return self._block_hashes
+
+    def append_token_ids(self, ids: Any) -> None:
+        """Appends one token id or a sequence of them, and hashes the blocks this completes.
+
+        Costs the new tokens and the new blocks only. Nothing is appended if anything is wrong.
+        """
+        single = hasattr(ids, "__index__") and not hasattr(ids, "__len__")
+        new = token_array([ids] if single else ids, "ids")
+        length = len(self._ids)
+        self._ids.extend(new)
+        if self._block_hasher is None:
+            return
+        try:
+            self._block_hashes.extend(self._block_hasher(self))
+        except BaseException:
+            del self._ids[length:]
+            raise
+
+    def truncate(self, num_tokens: int) -> None:
+        """Keeps the first `num_tokens` tokens; drops the hashes of blocks that reach past the cut.
+
+        For rejected drafts and edited sessions. A cut into the prompt drops the media, embeddings
+        and mask behind it; a cut inside a media item is refused, because what is left of the item
+        could not be told from the whole.
+        """
+        cut = _index(num_tokens, "num_tokens")
+        if not 0 <= cut <= len(self._ids):
+            raise InvalidRequestError(
+                "num_tokens", cut, f"must be between 0 and the {len(self._ids)} tokens there are"
+            )
+        for feature in self._mm_features:
+            position = feature.mm_position
+            if position.offset < cut < position.end:
+                raise InvalidRequestError(
+                    "num_tokens",
+                    cut,
+                    f"cuts the media item at [{position.offset}, {position.end}): "
+                    "cut before or behind it",
+                )
+        kept = self._hashes_kept(cut)
+        if cut < self._num_prompt_tokens:
+            self._truncate_prompt(cut)
+        del self._ids[cut:]
+        if kept is None:
+            del self._block_hashes[:]
+            self._block_hashes.extend(self._block_hasher(self) if self._block_hasher else [])
+        else:
+            del self._block_hashes[kept:]
+
+    def _hashes_kept(self, num_tokens: int) -> int | None:
+        """How many hashes survive a cut; None if only hashing again can tell."""
+        if self._block_hasher is None:
+            return 0
+        count = getattr(self._block_hasher, "num_full_blocks", None)
+        return None if count is None else int(count(num_tokens))
+
+    def _truncate_prompt(self, cut: int) -> None:
+        self._num_prompt_tokens = cut
+        self._mm_features = tuple(f for f in self._mm_features if f.mm_position.offset < cut)
+        if self._prompt_embeds is not None:
+            self._prompt_embeds = self._prompt_embeds[:cut]
+            digests = self._prompt_embeds_per_block_hashes
+            for key in [key for key in digests if key[1] > cut]:
+                del digests[key]
+        if self._prompt_is_token_ids is not None:
+            self._prompt_is_token_ids = self._prompt_is_token_ids[:cut]
+
+    def __repr__(self) -> str:
+        return (
+            f"<Request {self._request_id!r}: {len(self._ids)} tokens, "
+            f"{len(self._block_hashes)} block hashes>"
+        )
+
+
+def token_array(value: Any, argument: str) -> array[int]:
+    """The token ids in `value` as an `array('q')`; `value` itself if it is a valid one already.
+
+    Takes any sequence or buffer of integers, and whatever has a `tolist()` (numpy, torch). Raises
+    `InvalidRequestError` with the position of the first item that is no token id. O(n).
+    """
+    if isinstance(value, array) and value.typecode == "q":
+        ids = value
+    else:
+        items = _items(value, argument)
+        if set(map(type, items)) - {int}:
+            items = [_token_id(item, f"{argument}[{i}]") for i, item in enumerate(items)]
+        try:
+            ids = array("q", items)
+        except OverflowError:
+            position = next(i for i, item in enumerate(items) if not 0 <= item <= MAX_TOKEN_ID)
+            raise InvalidRequestError(
+                f"{argument}[{position}]", items[position], _TOKEN_RANGE
+            ) from None
+    if ids and min(ids) < 0:
+        position = next(i for i, item in enumerate(ids) if item < 0)
+        raise InvalidRequestError(f"{argument}[{position}]", ids[position], _TOKEN_RANGE)
+    return ids
+
+
+def _items(value: Any, argument: str) -> Sequence[Any]:
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, (str, bytes, bytearray)):
+        raise InvalidRequestError(
+            argument, value, "must be token ids; give packed ids as memoryview(data).cast('i')"
+        )
+    if hasattr(value, "tolist"):
+        items = value.tolist()
+        if isinstance(items, list) and not (items and isinstance(items[0], list)):
+            return items
+        raise InvalidRequestError(argument, value, "must be one-dimensional")
+    if isinstance(value, Sequence):
+        return list(value)
+    raise InvalidRequestError(argument, value, "must be a sequence or buffer of token ids")
+
+
+def _token_id(item: Any, argument: str) -> int:
+    # Floats and bools are refused even where they equal an integer: they are never meant as ids.
+    if isinstance(item, bool) or not hasattr(item, "__index__"):
+        raise InvalidRequestError(argument, item, _TOKEN_RANGE)
+    return index(item)
+
+
+def _prompt_ids(token_ids: Any, prompt_embeds: Any) -> array[int]:
+    num_rows = _num_embeds(prompt_embeds)
+    if token_ids is None:
+        if num_rows is None:
+            raise InvalidRequestError("token_ids", None, "give token_ids, prompt_embeds, or both")
+        return array("q", bytes(8 * num_rows))
+    ids = token_array(token_ids, "token_ids")
+    if num_rows is not None and num_rows != len(ids):
+        raise InvalidRequestError(
+            "prompt_embeds", f"{num_rows} rows", f"must have one row per token ({len(ids)})"
+        )
+    return ids[:] if ids is token_ids else ids
+
+
+def _num_embeds(prompt_embeds: Any) -> int | None:
+    if prompt_embeds is None:
+        return None
+    shape = getattr(prompt_embeds, "shape", None)
+    if shape is None or not hasattr(prompt_embeds, "dtype"):
+        raise InvalidRequestError(
+            "prompt_embeds", prompt_embeds, "must be a torch tensor or a numpy array"
+        )
+    if len(shape) != 2:
+        raise InvalidRequestError(
+            "prompt_embeds", f"shape {tuple(shape)}", "must be (prompt length, hidden size)"
+        )
+    return int(shape[0])
+
+
+def _mask(value: Any, num_prompt_tokens: int, mixed: bool) -> tuple[bool, ...] | None:
+    if value is None:
+        return None
+    if not mixed:
+        raise InvalidRequestError(
+            "prompt_is_token_ids", value, "needs both token_ids and prompt_embeds"
+        )
+    mask = tuple(value.tolist() if hasattr(value, "tolist") else value)
+    if len(mask) != num_prompt_tokens:
+        raise InvalidRequestError(
+            "prompt_is_token_ids",
+            f"{len(mask)} entries",
+            f"must have one entry per prompt token ({num_prompt_tokens})",
+        )
+    for i, item in enumerate(mask):
+        if not isinstance(item, bool):
+            raise InvalidRequestError(f"prompt_is_token_ids[{i}]", item, "must be True or False")
+    return mask
+
+
+def _sorted_features(
+    features: Iterable[MultiModalFeature], num_prompt_tokens: int
+) -> tuple[MultiModalFeature, ...]:
+    items = tuple(features)
+    for i, feature in enumerate(items):
+        position = getattr(feature, "mm_position", None)
+        if position is None or not hasattr(feature, "identifier"):
+            raise InvalidRequestError(f"mm_features[{i}]", feature, "must be a MultiModalFeature")
+        _check_text(feature.identifier, f"mm_features[{i}].identifier", "the content identity")
+        end = position.offset + position.length
+        if position.offset < 0 or position.length < 0 or end > num_prompt_tokens:
+            raise InvalidRequestError(
+                f"mm_features[{i}].mm_position",
+                position,
+                f"must lie within the {num_prompt_tokens} tokens of the prompt",
+            )
+    return tuple(sorted(items, key=lambda feature: feature.mm_position.offset))
+
+
+def _check_lora(lora_request: Any) -> None:
+    if lora_request is None or isinstance(lora_request, LoRARequest):
+        return
+    # An engine's own adapter object will do, if it names itself.
+    name = getattr(lora_request, "lora_name", None)
+    if not isinstance(name, str) or not name:
+        raise InvalidRequestError(
+            "lora_request", lora_request, "must be a LoRARequest, or have a lora_name"
+        )
+
+
+def _check_text(value: object, argument: str, meaning: str, *, empty: bool = False) -> None:
+    if not isinstance(value, str) or not (value or empty):
+        raise InvalidRequestError(
+            argument, value, f"must be a {'' if empty else 'non-empty '}string: {meaning}"
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(
+            argument, value, "holds a lone surrogate, which UTF-8 cannot encode"
+        ) from None
+
+
+def _index(value: Any, argument: str) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InvalidRequestError(argument, value, "must be an integer")
+    return index(value)
