@@ -19,12 +19,14 @@ from prefixhash.hashing import (
     HashProfile,
     media_identifier,
 )
+from prefixhash.pool import BlockPool
 from prefixhash.request import LoRARequest, MultiModalFeature, PlaceholderRange, Request
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BlockHasher",
+    "BlockPool",
     "CoarseBlockHashes",
     "CollisionRiskWarning",
     "HashProfile",

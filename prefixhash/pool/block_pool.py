@@ -1,0 +1,268 @@
+"""The pool: who holds which block, which block is reused next, which block carries which hash.
+
+Blocks are integers, 0 .. num_blocks - 1. Block 0 is the null block: it fills the places of a block
+table that need no memory, is never handed out, counted or freed, and serves inside as both ends of
+the circular free list. All state lies in flat lists that are indexed by block id, so the pool of a
+million blocks is five lists and no object per block; methods are batched and loop inside, with
+plain integers only, so the same source can be compiled as it stands.
+
+Order of reuse, from first to last: freed blocks without a hash (the last call's first), blocks
+never used, then blocks with a hash in the order in which they were freed. Free the blocks of one
+request tail first, and the head of a chain, which more requests can share, goes last. A free block
+whose hash is dropped by `evict` keeps its place. Ties are those of vLLM's pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+
+from prefixhash.errors import OutOfBlocksError
+from prefixhash.pool.arguments import as_ids, check_count, check_hashes, check_lengths, refuse
+from prefixhash.pool.events import Event, StoredTokens
+from prefixhash.pool.state import PoolState
+
+
+class BlockPool(PoolState):
+    """`num_blocks` blocks with reference counts, an order of reuse and an index by hash.
+
+    Every call is all or nothing: one that raises has changed nothing, not even the order of reuse.
+    A hash is any hashable value but None; the same hash in two groups is two keys. With
+    `enable_caching=False` nothing is ever findable: `cache` does nothing, lookups miss.
+    Costs are per block of a call and do not depend on the size of the pool.
+
+    Args:
+        num_blocks: number of blocks, the null block included; at least 1.
+        enable_caching: keep an index of hashes.
+        events: record `BlockStored`, `BlockRemoved`, `AllBlocksCleared` for `take_events`.
+        medium: written into the events.
+        residency: samples how long cached blocks live, see `ResidencySampler`.
+
+    Raises:
+        InvalidArgumentError: `num_blocks` is not a positive integer.
+    """
+
+    __slots__ = ()
+
+    def allocate(self, n: int) -> list[int]:
+        """Take the `n` blocks that come first in the order of reuse, each held once.
+
+        Cached ones among them lose their hashes.
+
+        Raises:
+            InvalidArgumentError: `n` is not an integer of at least 0.
+            OutOfBlocksError: fewer than `n` blocks are free.
+        """
+        check_count("n", n, 0)
+        if n > self._num_free:
+            raise OutOfBlocksError(n, self._num_free)
+        following = self._next
+        refs = self._refs
+        hash_of = self._index.hash_of
+        taken: list[int] = []
+        evicted: list[int] = []
+        block = following[0]
+        for _ in range(n):
+            refs[block] = 1
+            taken.append(block)
+            if hash_of[block] is not None:
+                evicted.append(block)
+            block = following[block]
+        following[0] = block
+        self._prev[block] = 0
+        self._num_free -= n
+        if evicted:
+            self._num_evictions += len(evicted)
+            self._forget(evicted)
+        if self._residency is not None:
+            self._residency.allocated(taken)
+        return taken
+
+    def touch(self, block_ids: Iterable[int]) -> None:
+        """Hold the blocks once more; a free one that carries a hash leaves the order of reuse.
+
+        Raises:
+            InvalidBlockError: an id is foreign, the null block, or a free block without a hash
+                (its content belongs to nobody).
+        """
+        ids = as_ids(block_ids)
+        refs = self._refs
+        hash_of = self._index.hash_of
+        revived: list[int] = []
+        position = 0
+        try:
+            for block in ids:
+                count = refs[block]
+                if block <= 0:
+                    break
+                if count == 0:
+                    if hash_of[block] is None:
+                        break
+                    revived.append(block)
+                refs[block] = count + 1
+                position += 1
+        except (IndexError, TypeError):
+            pass  # a foreign id: refused below, as the other bad ones are
+        if position != len(ids):
+            for block in ids[:position]:
+                refs[block] -= 1
+            refuse(ids, position, "touch", self.num_blocks)
+        self._unlink(revived)
+        if self._residency is not None:
+            self._residency.touched(ids)
+
+    def _unlink(self, blocks: list[int]) -> None:
+        following = self._next
+        before = self._prev
+        for block in blocks:
+            left = before[block]
+            right = following[block]
+            following[left] = right
+            before[right] = left
+        self._num_free -= len(blocks)
+
+    def free(self, block_ids: Iterable[int]) -> None:
+        """Give up one hold on each block; those that nobody holds now can be reused.
+
+        Give the blocks of a request tail first. Those with a hash go to the end of the order of
+        reuse, in the given order; those without go to its front, the first given first.
+
+        Raises:
+            InvalidBlockError: an id is foreign, the null block, or more often in the list than the
+                block is held (double free).
+        """
+        ids = as_ids(block_ids)
+        refs = self._refs
+        hash_of = self._index.hash_of
+        following = self._next
+        before = self._prev
+        # The chains hang on the two dummies until all ids have proved good; links of blocks in
+        # use may be overwritten, so a refused call has only counts to undo.
+        front = self.num_blocks
+        back = front + 1
+        released = position = 0
+        try:
+            for block in ids:
+                count = refs[block]
+                if block <= 0 or count <= 0:
+                    break
+                refs[block] = count - 1
+                if count == 1:
+                    released += 1
+                    if hash_of[block] is None:
+                        following[front] = block
+                        before[block] = front
+                        front = block
+                    else:
+                        following[back] = block
+                        before[block] = back
+                        back = block
+                position += 1
+        except (IndexError, TypeError):
+            pass  # a foreign id: refused below, as the other bad ones are
+        if position != len(ids):
+            for block in ids[:position]:
+                refs[block] += 1
+            refuse(ids, position, "free", self.num_blocks)
+        self._num_free += released
+        self._splice(front, back)
+
+    def _splice(self, front: int, back: int) -> None:
+        """Put the chain that ends in `front` before, that in `back` behind the free list."""
+        following = self._next
+        before = self._prev
+        dummy = self.num_blocks
+        if front != dummy:
+            head, first = following[0], following[dummy]
+            following[0], before[first] = first, 0
+            following[front], before[head] = head, front
+        if back != dummy + 1:
+            tail, first = before[0], following[dummy + 1]
+            following[tail], before[first] = first, tail
+            following[back], before[0] = 0, back
+
+    def cache(
+        self,
+        block_ids: Iterable[int],
+        block_hashes: Sequence[Hashable],
+        group: int = 0,
+        about: StoredTokens | None = None,
+    ) -> None:
+        """Make blocks in use findable: block i carries `block_hashes[i]` in that group.
+
+        A block that carries the hash already stays as it is; one that carries another hash carries
+        both (a partial prefix and the full block); several blocks may carry one hash.
+
+        Args:
+            block_ids, block_hashes: of equal length, consecutive blocks of one chain.
+            group: which index, 0 or more.
+            about: tokens and parent, for the events; not looked at when events are off.
+
+        Raises:
+            InvalidBlockError: an id is foreign, the null block or free.
+            InvalidArgumentError: lengths differ, or a hash is None or unhashable.
+        """
+        ids = as_ids(block_ids)
+        check_lengths(ids, block_hashes)
+        check_count("group", group, 0)
+        refs = self._refs
+        position = 0
+        try:
+            for block in ids:
+                if refs[block] == 0 or block < 0:
+                    break
+                position += 1
+        except (IndexError, TypeError):
+            pass  # a foreign id: refused below, as the other bad ones are
+        if position != len(ids):
+            refuse(ids, position, "cache", self.num_blocks)
+        check_hashes(block_hashes)
+        if not self.enable_caching:
+            return
+        fresh = self._index.add(ids, block_hashes, group)
+        if self._log is not None and fresh:
+            self._log.stored(block_hashes, fresh, group, about)
+
+    def evict(self, block_ids: Iterable[int]) -> None:
+        """Drop every hash of the blocks; holds and order of reuse stay. Uncached ones are skipped.
+
+        Raises:
+            InvalidBlockError: an id is foreign.
+        """
+        ids = dict.fromkeys(as_ids(block_ids))
+        hash_of = self._index.hash_of
+        cached = [block for block in ids if hash_of[self._known(block)] is not None]
+        if cached:
+            self._forget(cached)
+
+    def _forget(self, cached: list[int]) -> None:
+        gone = self._index.drop(cached)
+        if self._log is not None:
+            self._log.removed(gone)
+        if self._residency is not None:
+            self._residency.evicted(cached)
+
+    def reset(self, *, force: bool = False) -> bool:
+        """Drop every hash; False, and nothing done, while blocks are held.
+
+        `force` drops them all the same, of held blocks too: for changed weights. Holds and the
+        order of reuse stay. O(number of blocks).
+        """
+        if self._num_free != self.num_blocks - 1 and not force:
+            return False
+        self._index.clear()
+        if self._log is not None:
+            self._log.cleared()
+        if self._residency is not None:
+            self._residency.cleared()
+        return True
+
+    def take_events(self) -> list[Event]:
+        """The events since the last call, oldest first; always empty without `events=True`."""
+        return [] if self._log is None else self._log.take()
+
+    def report_reuse(
+        self, block_hashes: Sequence[Hashable], group: int, about: StoredTokens
+    ) -> None:
+        """Queue a `BlockStored` for blocks that are stored already; nothing without events."""
+        if self._log is not None and block_hashes:
+            self._log.reused(block_hashes, group, about)

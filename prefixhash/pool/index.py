@@ -1,0 +1,161 @@
+"""Which hash is carried by which block: one dictionary per group, copies and second hashes apart.
+
+The common case, one block per hash and one hash per block, touches two flat lists (hash and group
+of a block) and one dictionary (hash to block). Further copies of a hash and further hashes of a
+block live in dictionaries that stay empty in most pools, so a lookup never tests for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from prefixhash.errors import InvariantError
+
+
+class HashIndex:
+    """The two-way map between hashes and blocks. Arguments are trusted: the pool checks them."""
+
+    __slots__ = ("copies", "group_of", "hash_of", "more", "num_cached", "served")
+
+    def __init__(self, num_blocks: int) -> None:
+        # First hash of each block and that hash's group; group_of is meaningless without a hash.
+        self.hash_of: list[Hashable | None] = [None] * num_blocks
+        self.group_of: list[int] = [0] * num_blocks
+        # Second and later hashes of a block, in order of insertion.
+        self.more: dict[int, list[tuple[int, Hashable]]] = {}
+        # Per group: the block that a lookup is given, and the copies that wait behind it, oldest
+        # first (a dictionary serves as an ordered set with removal in O(1)).
+        self.served: dict[int, dict[Hashable, int]] = {}
+        self.copies: dict[int, dict[Hashable, dict[int, None]]] = {}
+        self.num_cached = 0
+
+    def of_group(self, group: int) -> dict[Hashable, int]:
+        """The dictionary of one group, made on first use."""
+        served = self.served.get(group)
+        if served is None:
+            served = self.served[group] = {}
+            self.copies[group] = {}
+        return served
+
+    def carries(self, block: int, block_hash: Hashable, group: int) -> bool:
+        """Whether this very block carries the hash in that group."""
+        own = self.hash_of[block]
+        if own == block_hash and self.group_of[block] == group and own is not None:
+            return True
+        return (group, block_hash) in self.more.get(block, ())
+
+    def hashes(self, block: int) -> list[tuple[int, Hashable]]:
+        """Every (group, hash) of a block, oldest first."""
+        own = self.hash_of[block]
+        if own is None:
+            return []
+        return [(self.group_of[block], own), *self.more.get(block, ())]
+
+    def add(self, blocks: Sequence[int], hashes: Sequence[Hashable], group: int) -> list[int]:
+        """Let `blocks[i]` carry `hashes[i]`; positions whose hash was in no block before.
+
+        A block that carries the hash already is left alone; one that carries another gets a
+        second one. O(1) per block.
+        """
+        served = self.of_group(group)
+        hash_of = self.hash_of
+        group_of = self.group_of
+        fresh: list[int] = []
+        added = 0
+        position = -1
+        for block in blocks:
+            position += 1
+            block_hash = hashes[position]
+            if hash_of[block] is None:
+                hash_of[block] = block_hash
+                group_of[block] = group
+                added += 1
+            elif self.carries(block, block_hash, group):
+                continue
+            else:
+                self.more.setdefault(block, []).append((group, block_hash))
+            if block_hash in served:
+                self.copies[group].setdefault(block_hash, {})[block] = None
+            else:
+                served[block_hash] = block
+                fresh.append(position)
+        self.num_cached += added
+        return fresh
+
+    def drop(self, blocks: Sequence[int]) -> list[tuple[int, Hashable]]:
+        """Take every hash off the blocks, which all carry one; the hashes that none carries now.
+
+        O(1) per hash.
+        """
+        hash_of = self.hash_of
+        group_of = self.group_of
+        gone: list[tuple[int, Hashable]] = []
+        for block in blocks:
+            block_hash = hash_of[block]
+            group = group_of[block]
+            hash_of[block] = None
+            served = self.served[group]
+            if served[block_hash] == block and block_hash not in self.copies[group]:
+                del served[block_hash]
+                gone.append((group, block_hash))
+            else:
+                self._drop_copy(block, block_hash, group)
+        if self.more:
+            self._drop_more(blocks, gone)
+        self.num_cached -= len(blocks)
+        return gone
+
+    def _drop_copy(self, block: int, block_hash: Hashable, group: int) -> None:
+        """Forget one of several blocks with this hash; the oldest of the others is served next."""
+        copies = self.copies[group]
+        waiting = copies[block_hash]
+        if self.served[group][block_hash] == block:
+            heir = next(iter(waiting))
+            self.served[group][block_hash] = heir
+            del waiting[heir]
+        else:
+            del waiting[block]
+        if not waiting:
+            del copies[block_hash]
+
+    def _drop_more(self, blocks: Sequence[int], gone: list[tuple[int, Hashable]]) -> None:
+        for block in blocks:
+            for group, block_hash in self.more.pop(block, ()):
+                if block_hash in self.copies[group]:
+                    self._drop_copy(block, block_hash, group)
+                else:
+                    del self.served[group][block_hash]
+                    gone.append((group, block_hash))
+
+    def clear(self) -> None:
+        """Forget everything. O(number of blocks)."""
+        self.hash_of = [None] * len(self.hash_of)
+        self.more.clear()
+        self.served.clear()
+        self.copies.clear()
+        self.num_cached = 0
+
+    def keys(self) -> set[tuple[int, Hashable]]:
+        """Every (group, hash) that a lookup finds."""
+        return {(group, key) for group, served in self.served.items() for key in served}
+
+    def check(self) -> None:
+        """Compare both directions of the map.
+
+        Raises:
+            InvariantError: they disagree.
+        """
+        forward: dict[tuple[int, Hashable], set[int]] = {}
+        for block in range(len(self.hash_of)):
+            for key in self.hashes(block):
+                forward.setdefault(key, set()).add(block)
+        backward = {
+            (group, key): {block, *self.copies[group].get(key, ())}
+            for group, served in self.served.items()
+            for key, block in served.items()
+        }
+        if forward != backward:
+            raise InvariantError(f"hashes of the blocks {forward} differ from the index {backward}")
+        cached = sum(own is not None for own in self.hash_of)
+        if cached != self.num_cached or not set(self.more) <= set(range(len(self.hash_of))):
+            raise InvariantError(f"{cached} blocks carry a hash, {self.num_cached} were counted")
