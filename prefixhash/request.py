@@ -6,6 +6,7 @@ again, and everything that stands in a key is read-only afterwards.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from prefixhash.errors import InvalidRequestError
 
 MAX_TOKEN_ID = 2**63 - 1
 _TOKEN_RANGE = "a token id is an integer in [0, 2**63)"
+_TOP_BYTE = 7 if sys.byteorder == "little" else 0
 
 
 @dataclass(frozen=True)
@@ -302,14 +304,16 @@ def token_array(value: Any, argument: str) -> array[int]:
         try:
             ids = array("q", items)
         except OverflowError:
-            position = next(i for i, item in enumerate(items) if not 0 <= item <= MAX_TOKEN_ID)
-            raise InvalidRequestError(
-                f"{argument}[{position}]", items[position], _TOKEN_RANGE
-            ) from None
-    if ids and min(ids) < 0:
-        position = next(i for i, item in enumerate(ids) if item < 0)
-        raise InvalidRequestError(f"{argument}[{position}]", ids[position], _TOKEN_RANGE)
+            raise _out_of_range(items, argument) from None
+    # The most significant bytes of all ids are ASCII exactly if no id is negative.
+    if not ids.tobytes()[_TOP_BYTE::8].isascii():
+        raise _out_of_range(ids, argument)
     return ids
+
+
+def _out_of_range(items: Sequence[int], argument: str) -> InvalidRequestError:
+    position = next(i for i, item in enumerate(items) if not 0 <= item <= MAX_TOKEN_ID)
+    return InvalidRequestError(f"{argument}[{position}]", items[position], _TOKEN_RANGE)
 
 
 def _items(value: Any, argument: str) -> Sequence[Any]:

@@ -18,6 +18,7 @@ from prefixhash.hashing.algorithms import PICKLE_PROTOCOL, Algorithm
 
 # 2**18 distinct ids cover every vocabulary in use; about 30 MB if all of them turn up.
 _MEMO_LIMIT = 1 << 18
+_KEY_START = _cbor.head(_cbor.ARRAY, 3)
 
 
 class HashChain:
@@ -50,34 +51,29 @@ class HashChain:
         block_size: int,
         extras: Sequence[tuple[Any, ...] | None] | None,
     ) -> list[bytes]:
-        # Encoding the tokens of all blocks in one sweep of C-level iterators leaves a loop that
-        # only hashes. The key is an array of three; its first item is a byte string.
-        encoded = map(self._encoded.__getitem__, token_ids)
-        bodies = map(b"".join, zip(*[encoded] * block_size, strict=True))
+        # The key is an array of three, of which only the parent is unknown before its turn. The
+        # rest of every key is joined by C-level iterators, which leaves a loop that only hashes.
+        ids = map(self._encoded.__getitem__, token_ids)
+        head = repeat(_cbor.head(_cbor.ARRAY, block_size))
         tails = repeat(_cbor.NULL) if extras is None else map(_cbor.encode, extras)
-        middle = _cbor.head(_cbor.ARRAY, block_size)
-        start = _cbor.head(_cbor.ARRAY, 3) + _cbor.head(_cbor.BYTES, len(parent))
-        first = start + parent
-        start = start if len(parent) == self._algorithm.digest_size else self._start()
+        rests = map(b"".join, zip(head, *[ids] * block_size, tails))  # noqa: B905  # head is endless
+        key = _KEY_START + _cbor.encode(parent)
+        start = _KEY_START + _cbor.head(_cbor.BYTES, self._algorithm.digest_size)
         digests: list[bytes] = []
         append = digests.append
-        if not self._algorithm.collision_resistant:
-            xxh3 = self._algorithm.digest
-            for body, tail in zip(bodies, tails):  # noqa: B905  # tails may be endless
-                digest = xxh3(first + middle + body + tail)
+        if self._algorithm.collision_resistant:
+            sha256 = hashlib.sha256
+            for rest in rests:
+                digest = sha256(key + rest).digest()
                 append(digest)
-                first = start + digest
-            return digests
-        sha256 = hashlib.sha256
-        for body, tail in zip(bodies, tails):  # noqa: B905
-            digest = sha256(first + middle + body + tail).digest()
-            append(digest)
-            first = start + digest
+                key = start + digest
+        else:
+            xxh3 = self._algorithm.digest
+            for rest in rests:
+                digest = xxh3(key + rest)
+                append(digest)
+                key = start + digest
         return digests
-
-    def _start(self) -> bytes:
-        size = self._algorithm.digest_size
-        return _cbor.head(_cbor.ARRAY, 3) + _cbor.head(_cbor.BYTES, size)
 
     def _chain_pickle(
         self,

@@ -48,11 +48,10 @@ class BlockHasher:
             return []
         stop = start + count * size
         ids = _token_slice(request, start, stop + ahead)
-        extras = self._extras(request, start, stop, ids)
-        if ahead:
-            del ids[count * size :]
         if self.profile.schema.zero_embedding_ids:
             _zero_embedding_ids(request, ids, start)
+        extras = self._extras(request, start, stop, ids)
+        del ids[count * size :]
         parent = hashes[-1] if hashes else self.profile.root
         return self._chain(parent, ids, size, extras)
 
@@ -156,7 +155,7 @@ def _token_slice(request: Any, start: int, stop: int) -> array[int]:
     ids = tokens[start:stop]
     if isinstance(tokens, TokenIds):
         return ids  # type: ignore[no-any-return]  # validated when they came in
-    return token_array(ids, "all_token_ids")[:]
+    return token_array(ids, "all_token_ids")
 
 
 def _lookahead(extras: Sequence[Any], ids: array[int], block_size: int, ahead: int) -> Extras:
