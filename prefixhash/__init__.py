@@ -11,6 +11,7 @@ from prefixhash.errors import (
     OutOfBlocksError,
     PrefixHashError,
     StaleHitError,
+    TraceFormatError,
 )
 from prefixhash.hashing import (
     BlockHasher,
@@ -42,6 +43,7 @@ __all__ = [
     "PrefixHashError",
     "Request",
     "StaleHitError",
+    "TraceFormatError",
     "__version__",
     "media_identifier",
 ]

@@ -39,6 +39,19 @@ class InvalidBlockError(InvalidArgumentError):
     """A block id that the call must not be given: foreign, null, or freed already."""
 
 
+class TraceFormatError(PrefixHashError, ValueError):
+    """A trace file cannot be read: `file` and `line` (None: the whole file) say where."""
+
+    def __init__(self, file: str, line: int | None, reason: str) -> None:
+        self.file = file
+        self.line = line
+        self.reason = reason
+        super().__init__(f"{file}: {reason}" if line is None else f"{file}:{line}: {reason}")
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.file, self.line, self.reason)
+
+
 class OutOfBlocksError(PrefixHashError, RuntimeError):
     """The pool has fewer free blocks than were asked for; nothing was changed."""
 

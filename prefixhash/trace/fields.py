@@ -1,0 +1,127 @@
+"""Checked access to the fields of a decoded record, shared by all trace formats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from prefixhash.errors import shorten
+from prefixhash.trace.records import BlockId
+
+Record = dict[str, Any]
+
+
+class BadRecordError(ValueError):
+    """A record that cannot be used; the reader adds the file and the line."""
+
+
+def count_field(record: Record, key: str, default: int | None = None) -> int:
+    """The non-negative integer under `key`."""
+    value = record.get(key, default)
+    if value is None:
+        raise BadRecordError(f"{key} is missing")
+    if type(value) is not int:
+        raise BadRecordError(f"{key}={shorten(value)} is not an integer")
+    if value < 0:
+        raise BadRecordError(f"{key}={value} is negative")
+    return value
+
+
+def time_field(record: Record, key: str, scale: float = 1.0) -> float | None:
+    """The finite number under `key` times `scale` (to seconds), or None where it is absent."""
+    value = record.get(key)
+    if value is None:
+        return None
+    if type(value) not in (int, float):
+        raise BadRecordError(f"{key}={shorten(value)} is not a number")
+    try:
+        seconds = float(value) * scale
+    except OverflowError:
+        seconds = math.inf
+    if not math.isfinite(seconds):
+        raise BadRecordError(f"{key}={shorten(value)} is not a finite number")
+    return seconds
+
+
+def label_field(record: Record, key: str) -> str | None:
+    """The string or integer under `key` as a printable string, or None where it is absent."""
+    value = record.get(key)
+    if value is None:
+        return None
+    if type(value) is int:
+        return str(value)
+    if type(value) is not str:
+        raise BadRecordError(f"{key}={shorten(value)} is neither a string nor an integer")
+    # A lone surrogate decodes from JSON but cannot be printed.
+    return value.encode("utf-8", "replace").decode("utf-8")
+
+
+def list_field(record: Record, key: str) -> list[Any]:
+    """The list under `key`."""
+    value = record.get(key)
+    if value is None:
+        raise BadRecordError(f"{key} is missing")
+    if type(value) is not list:
+        raise BadRecordError(f"{key}={shorten(value)} is not a list")
+    return value
+
+
+class IdChecker:
+    """Checks that all ids of a trace are of one kind: integers, or strings.
+
+    `1` and `"1"` in one file would silently be two blocks.
+    """
+
+    def __init__(self) -> None:
+        self._kind: type | None = None
+
+    def ids(self, record: Record, key: str) -> list[BlockId]:
+        """The list of block ids under `key`."""
+        ids = list_field(record, key)
+        kinds = set(map(type, ids))
+        if not kinds:
+            return ids
+        odd = [kind for kind in kinds if kind not in (int, str)]
+        if odd:
+            wrong = next(value for value in ids if type(value) in odd)
+            raise BadRecordError(f"{key} holds {shorten(wrong)}: ids are integers or strings")
+        kind = self._kind or (str if type(ids[0]) is str else int)
+        if kinds != {kind}:
+            wrong = next(value for value in ids if type(value) is not kind)
+            raise BadRecordError(
+                f"{key} mixes types: {shorten(wrong)} among ids that are {_PLURAL[kind]}"
+            )
+        self._kind = kind
+        return ids
+
+
+_PLURAL = {int: "integers", str: "strings"}
+
+
+def check_length(num_ids: int, num_tokens: int, block_size: int, key: str) -> None:
+    """Raises unless `num_ids` blocks fit a prompt, with or without its partial last block."""
+    floor = num_tokens // block_size
+    ceil = -(-num_tokens // block_size)
+    if num_ids in (floor, ceil):
+        return
+    need = f"{floor}" if floor == ceil else f"{floor} or {ceil}"
+    raise BadRecordError(
+        f"{num_ids} {key} for {num_tokens} tokens, but blocks of {block_size} tokens make {need}"
+        f"{_suggestion(num_ids, num_tokens)}"
+    )
+
+
+def _suggestion(num_ids: int, num_tokens: int) -> str:
+    """The usual block size that fits, in the words of a hint; empty where none does."""
+    fitting = fitting_block_sizes(num_ids, num_tokens)
+    if not fitting:
+        return ""
+    return f"; block size {fitting[0]} would fit (--trace-block-size {fitting[0]})"
+
+
+def fitting_block_sizes(num_ids: int, num_tokens: int) -> Sequence[int]:
+    """The powers of two up to 65,536 at which `num_ids` blocks cover `num_tokens` tokens."""
+    sizes = [1 << shift for shift in range(17)]
+    exact = [size for size in sizes if -(-num_tokens // size) == num_ids]
+    return exact or [size for size in sizes if num_tokens // size == num_ids]
