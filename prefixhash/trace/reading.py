@@ -194,7 +194,8 @@ def _decode(text: bytes) -> object:
     if b"\0" in text:
         raise BadRecordError("binary data, not JSON text")
     try:
-        return json.loads(text.strip())
+        # Decoded here: from bytes, json would guess UTF-16 or UTF-32 in binary data.
+        return json.loads(text.decode("utf-8-sig").strip())
     except UnicodeDecodeError as error:
         raise BadRecordError("not UTF-8 text: is this a binary file?") from error
     except json.JSONDecodeError as error:
