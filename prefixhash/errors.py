@@ -140,6 +140,10 @@ class IncompatibleLayersError(PlanningError):
         return type(self), (self.layers, self.field, self.values, self.problem)
 
 
+class InconsistentWorkersError(IncompatibleLayersError):
+    """Two workers give different specs for one layer."""
+
+
 class IncompatiblePageSizesError(PlanningError):
     """Pages that must be equal are not, and cannot be made so.
 

@@ -208,3 +208,14 @@ def test_row_formats_check_their_numbers() -> None:
         RowFormat(bits=3)
     with pytest.raises(InvalidArgumentError, match="fixed_bytes"):
         RowFormat(fixed_bytes=-1)
+
+
+def test_planning_is_imported_on_first_use() -> None:
+    code = (
+        "import sys, prefixhash;"
+        "assert not {'prefixhash.layout', 'torch', 'numpy'} & set(sys.modules);"
+        "assert set(prefixhash.__all__) <= set(dir(prefixhash));"
+        "assert all(getattr(prefixhash, name) is not None for name in prefixhash.__all__);"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

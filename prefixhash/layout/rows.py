@@ -59,6 +59,11 @@ class RowFormat:
         if self.bits is not None and self.bits not in (1, 2, 4, 8):
             raise InvalidArgumentError("bits", self.bits, "use 1, 2, 4, 8, or None for plain")
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows hold elements of the storage type and nothing else."""
+        return (self.bits, self.scale_group, self.scale_bytes, self.fixed_bytes) == (None, 0, 0, 0)
+
     def vector_bytes(self, width: int, item_size: int) -> int:
         """Bytes of the data of one vector of `width` elements, block scales included."""
         if self.bits is None:

@@ -151,7 +151,7 @@ class AttentionSpec(LayerSpec):
         require_positive("head_size", self.head_size)
         require_positive("head_size_v", self.head_size_v, optional=True)
         object.__setattr__(self, "dtype", dtype_name(self.dtype))
-        if self.row != PLAIN and self.item_size != 1:
+        if not self.row.is_plain and self.item_size != 1:
             problem = f"row format {self.row.name!r} stores bytes: use uint8 or another 1-byte type"
             raise InvalidArgumentError("dtype", self.dtype, problem)
 

@@ -1,0 +1,212 @@
+"""Which layers share a block table: the decision tree from layer specs to groups.
+
+No layers: no groups. Equal specs: one group. One type: one group with a spec per layer.
+Window-latent layers: layer tuples. Otherwise page sizes are made equal and the layers dealt into
+groups of one size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from prefixhash.errors import (
+    IncompatibleLayersError,
+    IncompatiblePageSizesError,
+    UnsupportedCombinationError,
+)
+from prefixhash.layout.groups import KVCacheGroup
+from prefixhash.layout.merge import same_type, try_merge
+from prefixhash.layout.options import PlanOptions
+from prefixhash.layout.specs import (
+    AttentionSpec,
+    ChunkedLocalAttentionSpec,
+    EncoderOnlyAttentionSpec,
+    FullAttentionSpec,
+    HiddenStateSpec,
+    LayerSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowMLASpec,
+    SlidingWindowSpec,
+)
+from prefixhash.layout.tuples import group_latent_model
+
+Layers = Mapping[str, LayerSpec]
+
+# Below this ratio of the largest to the smallest bucket, groups take the largest one's size.
+_REFERENCE_RATIO = 1.5
+
+
+def group_layers(
+    layer_specs: Layers, options: PlanOptions | None = None
+) -> tuple[KVCacheGroup, ...]:
+    """The groups of a whole model; `layer_specs` maps layer names to specs, in the model's order.
+
+    The order decides the order of groups and slots. Nothing given is changed. Linear in the number
+    of layers. Raises `IncompatibleLayersError` or `IncompatiblePageSizesError` where the layers
+    cannot be planned together, `UnsupportedCombinationError` for encoder-only layers.
+    """
+    options = options or PlanOptions()
+    _refuse_encoder_only(layer_specs)
+    if not options.hybrid_groups:
+        layer_specs = _without_hybrid(layer_specs)
+    groups = _group(layer_specs, options)
+    drafts = set(options.draft_layers)
+    if not drafts:
+        return groups
+    return tuple(
+        dataclasses.replace(group, is_draft=not drafts.isdisjoint(group.layer_names))
+        for group in groups
+    )
+
+
+def unify_page_sizes(layers: Layers) -> dict[str, LayerSpec]:
+    """`layers` with pages of one size, the largest.
+
+    A smaller page that divides it gets larger blocks; a state page, which does not grow with its
+    block, is padded; so is a page whose kernel reads by block stride. Otherwise
+    `IncompatiblePageSizesError`.
+    """
+    sizes = {spec.page_size_bytes for spec in layers.values()}
+    if len(sizes) <= 1:
+        return dict(layers)
+    page = max(sizes)
+    largest = next(name for name, spec in layers.items() if spec.page_size_bytes == page)
+    made: dict[LayerSpec, LayerSpec] = {}
+    for name, spec in layers.items():
+        if spec not in made:
+            made[spec] = _with_page_size(name, spec, largest, page)
+    return {name: made[spec] for name, spec in layers.items()}
+
+
+def equal_group_size(counts: Sequence[int], options: PlanOptions) -> int:
+    """Layers per group, for buckets of `counts` equal layers each.
+
+    `reference`: the smallest bucket, or the largest if that is less than 1.5 times as large.
+    `least_cost`: the size with the fewest padding slots plus `group_price` slots per group; among
+    equals the largest. Padding slots are bytes that no layer uses; every group is one more block
+    table to fill at each step.
+    """
+    low, high = min(counts), max(counts)
+    if options.group_policy == "reference":
+        return high if high < _REFERENCE_RATIO * low else low
+
+    def cost(size: int) -> tuple[float, int]:
+        groups = sum(-(-count // size) for count in counts)
+        return groups * size - sum(counts) + options.group_price * groups, -size
+
+    return min(range(1, high + 1), key=cost)
+
+
+def _group(layers: Layers, options: PlanOptions) -> tuple[KVCacheGroup, ...]:
+    if not layers:
+        return ()
+    # Many layers, few distinct specs: decisions look at one layer of each.
+    distinct: dict[LayerSpec, str] = {}
+    for name, spec in layers.items():
+        distinct.setdefault(spec, name)
+    examples = {name: spec for spec, name in distinct.items()}
+    merged = try_merge(examples)
+    if merged is not None:
+        return (KVCacheGroup(tuple(layers), merged),)
+    if same_type(examples.values()):
+        return (KVCacheGroup.of(layers),)
+    if any(isinstance(spec, SlidingWindowMLASpec) for spec in examples.values()):
+        return group_latent_model(layers)
+    return _equal_size_groups(layers, options)
+
+
+def _equal_size_groups(layers: Layers, options: PlanOptions) -> tuple[KVCacheGroup, ...]:
+    hidden = {n: spec for n, spec in layers.items() if isinstance(spec, HiddenStateSpec)}
+    cached = {n: spec for n, spec in layers.items() if n not in hidden}
+    buckets: dict[LayerSpec, list[str]] = {}
+    for name, spec in unify_page_sizes(cached).items():
+        buckets.setdefault(spec, []).append(name)
+    size = equal_group_size([len(names) for names in buckets.values()], options)
+    groups = []
+    for spec, names in buckets.items():
+        count = -(-len(names) // size)
+        # Dealt out in turn, so that every pipeline stage gets a share of each group.
+        groups += [KVCacheGroup(tuple(names[i::count]), spec) for i in range(count)]
+    page = groups[0].spec.page_size_bytes
+    groups += [KVCacheGroup((n,), _hidden_page(n, spec, page)) for n, spec in hidden.items()]
+    return tuple(groups)
+
+
+def _hidden_page(name: str, spec: HiddenStateSpec, page: int) -> HiddenStateSpec:
+    """As many tokens as the common page holds, padded to it."""
+    bytes_per_token = spec.num_kv_heads * spec.row_bytes
+    if bytes_per_token > page:
+        sizes = {name: bytes_per_token, "others": page}
+        problem = "one token of the hidden states exceeds the common page: use larger blocks"
+        raise IncompatiblePageSizesError(sizes, problem)
+    fields = {"block_size": page // bytes_per_token, "page_size_padded": page}
+    return dataclasses.replace(spec, **fields)  # type: ignore[arg-type]
+
+
+def _with_page_size(name: str, spec: LayerSpec, largest: str, page: int) -> LayerSpec:
+    small = spec.page_size_bytes
+    if isinstance(spec, MambaSpec):
+        return spec.padded_to(page)
+    if page % small == 0:
+        scaled = spec.with_block_size(spec.block_size * (page // small))
+        if scaled.page_size_bytes <= page:
+            return scaled.padded_to(page)
+    if isinstance(spec, AttentionSpec) and spec.reads_by_block_stride:
+        return spec.padded_to(page)
+    sizes = {name: small, largest: page}
+    problem = (
+        "the smaller page does not divide the larger one: choose block sizes that fit, or a kernel "
+        "that reads by block stride (reads_by_block_stride)"
+    )
+    raise IncompatiblePageSizesError(sizes, problem)
+
+
+def _refuse_encoder_only(layers: Layers) -> None:
+    for name, spec in layers.items():
+        if isinstance(spec, EncoderOnlyAttentionSpec):
+            problem = "encoder-only layers keep nothing between steps: leave them out of the plan"
+            raise UnsupportedCombinationError(name, problem)
+
+
+def _without_hybrid(layers: Layers) -> Layers:
+    """All layers as one type: windowed ones keep every token and only record their window."""
+    if not layers or try_merge(layers) is not None or same_type(layers.values()):
+        return layers
+    full = (FullAttentionSpec, MLAAttentionSpec)
+    anchor = next((spec for spec in layers.values() if isinstance(spec, full)), None)
+    if anchor is not None:
+        block_size = anchor.block_size
+        layers = {name: _as_full(spec, block_size) for name, spec in layers.items()}
+    if try_merge(layers) is None and not same_type(layers.values()):
+        names = (
+            tuple(layers)[:1]
+            + tuple(
+                n
+                for n, spec in layers.items()
+                if spec.type_key != next(iter(layers.values())).type_key
+            )[:1]
+        )
+        keys = tuple(layers[name].type_key for name in names)
+        problem = "hybrid_groups is off and these layers cannot become one type: turn it on"
+        raise IncompatibleLayersError(names, "type", keys, problem)
+    return layers
+
+
+def _as_full(spec: LayerSpec, block_size: int) -> LayerSpec:
+    convert: Callable[..., LayerSpec] = FullAttentionSpec
+    if isinstance(spec, SlidingWindowMLASpec):
+        convert = MLAAttentionSpec
+        changes: dict[str, object] = {"block_size": block_size}
+        if block_size != spec.block_size:
+            changes["page_size_padded"] = spec.with_block_size(block_size).page_size_padded
+    elif isinstance(spec, SlidingWindowSpec):
+        changes = {"recorded_window": spec.window}
+    elif isinstance(spec, ChunkedLocalAttentionSpec):
+        changes = {"recorded_chunk": spec.chunk}
+    else:
+        return spec
+    kept = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
+    del kept["chunk" if "chunk" in kept else "window"]
+    return convert(**{**kept, **changes})

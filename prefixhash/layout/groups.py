@@ -1,0 +1,108 @@
+"""A group: layers that use one block table."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from prefixhash.errors import InvalidArgumentError
+from prefixhash.layout.merge import same_type
+from prefixhash.layout.specs import LayerSpec
+
+
+@dataclass(frozen=True)
+class KVCacheGroup:
+    """Layers that use one block table: block 17 of the group is block 17 in each of its layers.
+
+    `spec` says how many blocks a request needs. `layer_specs` has one spec per layer where they
+    differ (all of one type); None if `spec` is every layer's. A group without layers is legal: a
+    pipeline stage keeps the block table of layers that live elsewhere.
+    `overlay`: laid densely from byte 0 of the block, over the other groups' slots.
+    """
+
+    layer_names: tuple[str, ...]
+    spec: LayerSpec
+    layer_specs: tuple[LayerSpec, ...] | None = None
+    is_draft: bool = False
+    overlay: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layer_names", tuple(self.layer_names))
+        if self.layer_specs is None:
+            return
+        if len(self.layer_specs) != len(self.layer_names):
+            problem = f"must hold one spec per layer ({len(self.layer_names)})"
+            raise InvalidArgumentError("layer_specs", len(self.layer_specs), problem)
+        if not same_type((self.spec, *self.layer_specs)):
+            problem = "layers of one group must be of one type (block size, kind, window)"
+            raise InvalidArgumentError("layer_specs", self.layer_specs, problem)
+
+    @classmethod
+    def of(cls, layers: Mapping[str, LayerSpec], *, overlay: bool = False) -> KVCacheGroup:
+        """A group with a spec per layer; `layers` (name to spec) must be of one type."""
+        if not layers:
+            raise InvalidArgumentError("layers", {}, "at least one layer is needed")
+        specs = tuple(layers.values())
+        return cls(tuple(layers), specs[0], specs, overlay=overlay)
+
+    @property
+    def kind(self) -> str:
+        return self.spec.kind
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        return self.spec.block_size
+
+    @property
+    def window(self) -> int | None:
+        """Tokens of the sliding window; None for other kinds."""
+        return getattr(self.spec, "window", None)
+
+    @property
+    def chunk(self) -> int | None:
+        """Tokens of the local chunk; None for other kinds."""
+        return getattr(self.spec, "chunk", None)
+
+    @property
+    def has_layer_specs(self) -> bool:
+        return self.layer_specs is not None
+
+    @cached_property
+    def specs(self) -> tuple[LayerSpec, ...]:
+        """The spec of each layer, in the order of `layer_names`."""
+        if self.layer_specs is None:
+            return (self.spec,) * len(self.layer_names)
+        return self.layer_specs
+
+    @cached_property
+    def page_sizes(self) -> tuple[int, ...]:
+        """Bytes per block of each layer, in the order of `layer_names`."""
+        return tuple(spec.page_size_bytes for spec in self.specs)
+
+    @cached_property
+    def page_size_bytes(self) -> int:
+        """Bytes per block of all layers together."""
+        return sum(self.page_sizes)
+
+    @cached_property
+    def content_size_bytes(self) -> int:
+        """Bytes per block that the layers really use."""
+        return sum(spec.content_size_bytes for spec in self.specs)
+
+    def project(self, owned: Collection[str]) -> KVCacheGroup:
+        """The group as a worker sees it that owns only the layers in `owned` (order is kept).
+
+        The block need stays the whole model's; the draft mark stays only where a layer remains.
+        """
+        kept = [index for index, name in enumerate(self.layer_names) if name in owned]
+        if len(kept) == len(self.layer_names):
+            return self
+        specs = self.layer_specs
+        return replace(
+            self,
+            layer_names=tuple(self.layer_names[index] for index in kept),
+            layer_specs=None if specs is None else tuple(specs[index] for index in kept),
+            is_draft=self.is_draft and bool(kept),
+        )

@@ -1,0 +1,195 @@
+"""Layer-tuple grouping: latent layers of several page sizes beside window-latent ones.
+
+The latent layers form one group. Every window family is split into groups that repeat the tuple of
+page sizes about as often as the latent group does, so that all of them fit the same slots.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from prefixhash.errors import IncompatibleLayersError, InvalidArgumentError
+from prefixhash.layout.groups import KVCacheGroup
+from prefixhash.layout.packing import packed_layout
+from prefixhash.layout.specs import (
+    HiddenStateSpec,
+    LayerSpec,
+    MLAAttentionSpec,
+    SlidingWindowMLASpec,
+)
+
+Layers = Mapping[str, LayerSpec]
+
+
+def approximate_gcd(values: Sequence[int], lower_bound: int | None = None) -> int:
+    """The chunk d >= `lower_bound` that pads `values` least when each is rounded up to a multiple.
+
+    Among equals the largest; without a bound that is the greatest common divisor; a bound above
+    the largest value is returned as it is. Padding grows with d while all quotients ceil(x / d)
+    stay the same, so only the smallest d of each such range can win: about 2 * sqrt(max) candidates
+    per value instead of max.
+    """
+    if not values:
+        raise InvalidArgumentError("values", values, "at least one value is needed")
+    for value in values:
+        if value <= 0:
+            raise InvalidArgumentError("values", value, "must be positive")
+    low, high = max(1, lower_bound or 1), max(values)
+    if low > high:
+        return low
+    counts = Counter(values)
+    best, best_padding = low, _padding(counts, low, None)
+    for d in sorted(_range_starts(counts, low), reverse=True):
+        padding = _padding(counts, d, best_padding)
+        if (padding, -d) < (best_padding, -best):
+            best, best_padding = d, padding
+    return best
+
+
+def group_layer_tuples(families: Sequence[Layers]) -> tuple[KVCacheGroup, ...]:
+    """Groups of family 0 (latent layers) and of window families, each of one type.
+
+    A window family's pages are padded up to the smallest latent page that holds them; then every
+    page size must occur equally often. Raises `IncompatibleLayersError` where that cannot be. The
+    given specs are left alone.
+    """
+    if not families or not families[0]:
+        raise IncompatibleLayersError((), "kind", (), "latent layers must come first")
+    _require_family(families[0], MLAAttentionSpec)
+    for family in families[1:]:
+        _require_family(family, SlidingWindowMLASpec)
+    tuples = [_most_frequent_page(family) for family in families]
+    chunk = approximate_gcd(tuples, lower_bound=tuples[0])
+    pages = sorted({spec.page_size_bytes for spec in families[0].values()})
+    groups = [KVCacheGroup.of(families[0])]
+    for family in families[1:]:
+        groups += _window_groups(_padded_by_page(family, pages), chunk)
+    return tuple(groups)
+
+
+def group_latent_model(layers: Layers) -> tuple[KVCacheGroup, ...]:
+    """Groups of a model with window-latent layers: layer tuples, then what fits over their slots.
+
+    Layers of other kinds get groups of their own, laid over the others' bytes and split so that
+    they do not widen the block; hidden states get blocks of as many tokens as the block holds.
+    """
+    latent: dict[str, LayerSpec] = {}
+    windows: dict[tuple[object, ...], dict[str, LayerSpec]] = {}
+    others: dict[tuple[object, ...], dict[str, LayerSpec]] = {}
+    hidden: dict[str, HiddenStateSpec] = {}
+    for name, spec in layers.items():
+        if isinstance(spec, SlidingWindowMLASpec):
+            windows.setdefault(spec.type_key, {})[name] = spec
+        elif isinstance(spec, HiddenStateSpec):
+            hidden[name] = spec
+        elif isinstance(spec, MLAAttentionSpec):
+            latent[name] = spec
+        else:
+            others.setdefault(spec.type_key, {})[name] = spec
+    groups = group_layer_tuples([latent, *windows.values()])
+    width = packed_layout(groups).bytes_per_block
+    for family in others.values():
+        groups += _overlay_groups(family, width)
+    return groups + tuple(_hidden_group(name, spec, width) for name, spec in hidden.items())
+
+
+def _padding(counts: Counter[int], d: int, limit: int | None) -> int:
+    """Total padding at chunk `d`; any value above `limit` once the sum has passed it."""
+    total = 0
+    for value, count in counts.items():
+        total += -value % d * count
+        if limit is not None and total > limit:
+            break
+    return total
+
+
+def _range_starts(counts: Counter[int], low: int) -> set[int]:
+    """Every d >= low at which some ceil(x / d) has just become smaller: d = ceil(x / k)."""
+    starts: set[int] = set()
+    for value in counts:
+        d = value
+        while d >= low:
+            starts.add(d)
+            if d == 1:
+                break
+            # The first k with ceil(value / k) < d gives the next smaller start.
+            k = -(-value // (d - 1))
+            d = -(-value // k)
+    return starts
+
+
+def _require_family(family: Layers, kind: type[LayerSpec]) -> None:
+    first, spec = next(iter(family.items()))
+    for name, other in family.items():
+        if not isinstance(other, kind):
+            problem = f"a family must hold {kind.kind} layers only"
+            raise IncompatibleLayersError((name,), "kind", (other.kind,), problem)
+        if other.type_key != spec.type_key:
+            problem = "layers of one family must be of one type"
+            keys = (spec.type_key, other.type_key)
+            raise IncompatibleLayersError((first, name), "type", keys, problem)
+
+
+def _most_frequent_page(family: Layers) -> int:
+    return max(Counter(spec.page_size_bytes for spec in family.values()).values())
+
+
+def _padded_by_page(family: Layers, pages: list[int]) -> dict[int, dict[str, LayerSpec]]:
+    """The family's layers padded up to one of `pages` (ascending), by page size."""
+    padded: dict[int, dict[str, LayerSpec]] = {}
+    # One padded value per distinct spec: layers are many, specs are few.
+    made: dict[LayerSpec, LayerSpec] = {}
+    for name, spec in family.items():
+        if spec not in made:
+            made[spec] = _padded_up(name, spec, pages)
+        new = made[spec]
+        padded.setdefault(new.page_size_bytes, {})[name] = new
+    if len({len(layers) for layers in padded.values()}) > 1:
+        counts = {next(iter(layers)): len(layers) for layers in padded.values()}
+        problem = "page sizes of a window family must occur equally often"
+        raise IncompatibleLayersError(
+            tuple(counts), "layers of this page size", tuple(counts.values()), problem
+        )
+    return padded
+
+
+def _padded_up(name: str, spec: LayerSpec, pages: list[int]) -> LayerSpec:
+    for page in pages:
+        if page >= spec.page_size_bytes:
+            return spec.padded_to(page)
+    problem = "a window layer's page exceeds every latent layer's: use smaller window blocks"
+    sizes = (spec.page_size_bytes, pages[-1])
+    raise IncompatibleLayersError((name, "latent"), "page_size_bytes", sizes, problem)
+
+
+def _window_groups(by_page: dict[int, dict[str, LayerSpec]], chunk: int) -> list[KVCacheGroup]:
+    tuples = list(zip(*(layers.items() for layers in by_page.values()), strict=True))
+    count = -(-len(tuples) // chunk)
+    # Dealt out in turn, so that every pipeline stage gets a share of each group.
+    return [
+        KVCacheGroup.of(dict(layer for entry in tuples[index::count] for layer in entry))
+        for index in range(count)
+    ]
+
+
+def _overlay_groups(family: Layers, width: int) -> tuple[KVCacheGroup, ...]:
+    total = sum(spec.page_size_bytes for spec in family.values())
+    count = min(len(family), max(1, -(-total // max(width, 1))))
+    layers = list(family.items())
+    return tuple(KVCacheGroup.of(dict(layers[i::count]), overlay=True) for i in range(count))
+
+
+def _hidden_group(name: str, spec: HiddenStateSpec, width: int) -> KVCacheGroup:
+    """One layer with as many tokens per block as `width` bytes hold.
+
+    The token count is rounded down to the coarsest power of two that costs at most 1/32 of it:
+    hashes are taken at the greatest common divisor of the groups' block sizes.
+    """
+    bytes_per_token = spec.num_kv_heads * spec.row_bytes
+    tokens = max(width // bytes_per_token, 1)
+    granule = 1
+    while 2 * granule <= tokens and (tokens % (2 * granule)) * 32 <= tokens:
+        granule *= 2
+    spec = spec.with_block_size(tokens // granule * granule)
+    return KVCacheGroup.of({name: spec}, overlay=True)
