@@ -1,4 +1,5 @@
-"""Comparisons with vLLM run in its own interpreter, named by PREFIXHASH_VLLM_PYTHON."""
+"""Comparisons with vLLM run in its own interpreter, named by an environment variable:
+PREFIXHASH_VLLM_PYTHON for 0.33.0, PREFIXHASH_VLLM025_PYTHON for 0.25.0."""
 
 from __future__ import annotations
 
@@ -10,17 +11,24 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+VARIABLES = {"0.33.0": "PREFIXHASH_VLLM_PYTHON", "0.25.0": "PREFIXHASH_VLLM025_PYTHON"}
+ENVIRONMENT = {
+    "PYTHONPATH": str(Path(__file__).parents[1]),
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    # Seeds the root of vLLM's hash chains; before 0.29 it is random without one.
+    "PYTHONHASHSEED": "7",
+}
 
 
 def run_with_vllm(script: Path, *arguments: str, version: str = "0.33.0") -> dict[str, Any]:
     """Run the script there and return the JSON of its last line; skip where vLLM is absent."""
-    python = os.environ.get("PREFIXHASH_VLLM_PYTHON")
+    variable = VARIABLES[version]
+    python = os.environ.get(variable)
     if not python:
-        pytest.skip("PREFIXHASH_VLLM_PYTHON names no interpreter that has vLLM")
+        pytest.skip(f"{variable} names no interpreter that has vLLM")
     done = subprocess.run(
         [python, str(script), *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "VLLM_LOGGING_LEVEL": "ERROR"},
+        env={**os.environ, **ENVIRONMENT},
         capture_output=True,
         text=True,
         check=False,

@@ -86,14 +86,15 @@ def read_requests(lines: TextIO, source: str, hasher: BlockHasher) -> Iterator[R
 
 def _request(record: Any, default_id: str, hasher: BlockHasher) -> Request:
     _check_fields(record, "request", _FIELDS | _PASSED_OVER, {"token_ids"})
-    if not isinstance(record["token_ids"], list):
-        raise InvalidArgumentError("token_ids", record["token_ids"], "must be a list of integers")
+    _check_list(record["token_ids"], "token_ids", "integers")
+    media = record.get("mm_features") or []
+    _check_list(media, "mm_features", "objects")
     return Request(
         record.get("request_id", default_id),
         record["token_ids"],
         block_hasher=hasher,
         lora_request=_lora(record.get("lora")),
-        mm_features=[_feature(item) for item in record.get("mm_features") or ()],
+        mm_features=[_feature(item) for item in media],
         cache_salt=record.get("cache_salt"),
     )
 
@@ -112,6 +113,11 @@ def _feature(value: Any) -> MultiModalFeature:
     _check_fields(value, "mm_features", needed | {"modality"}, needed)
     position = PlaceholderRange(value["offset"], value["length"])
     return MultiModalFeature(value["identifier"], position, value.get("modality", "image"))
+
+
+def _check_list(value: Any, name: str, of: str) -> None:
+    if not isinstance(value, list):
+        raise InvalidArgumentError(name, value, f"must be a list of {of}")
 
 
 def _check_fields(value: Any, name: str, known: set[str], needed: set[str]) -> None:

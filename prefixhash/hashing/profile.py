@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import warnings
 from dataclasses import dataclass, field
 
@@ -201,5 +202,13 @@ def _warn_of_collisions(algorithm: Algorithm) -> None:
             f"{algorithm.name} is not collision resistant: whoever knows the root can make "
             "prompts that share blocks. Keep the root secret, or use a sha256 algorithm.",
             CollisionRiskWarning,
-            stacklevel=3,
+            stacklevel=_callers_stacklevel(),
         )
+
+
+def _callers_stacklevel() -> int:
+    """The stacklevel, for the caller of this function, of the code that asked for a profile."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    return level + 1

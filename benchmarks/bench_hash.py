@@ -1,0 +1,158 @@
+"""Hashing a prompt: nanoseconds per block and tokens per second, beside vLLM's hasher in one run.
+
+    PREFIXHASH_VLLM_PYTHON=VENV_WITH_VLLM/bin/python python benchmarks/bench_hash.py
+
+Measured per algorithm: the hashes of all full blocks of a prompt of random ids below 151,936, from
+a request that exists already (both sides), and from a bare list (ours, validation included). The
+two sides take turns; the ratio is that of the medians. Without vLLM only our side is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import prefixhash as ph
+from prefixhash.hashing import ALGORITHMS, KERNEL
+
+SEED = "0"
+VOCABULARY = 151_936
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=32_768)
+    parser.add_argument("--block-size", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON, too")
+    args = parser.parse_args()
+    interpreter = os.environ.pop("PREFIXHASH_VLLM_PYTHON", None)
+    if interpreter:
+        return subprocess.run([interpreter, *sys.argv], env=engine_environment()).returncode
+    warnings.simplefilter("ignore", ph.CollisionRiskWarning)
+    figures = [measure(name, args.tokens, args.block_size, args.rounds) for name in ALGORITHMS]
+    machine = f"{cpu_name()}, {platform.python_implementation()} {platform.python_version()}"
+    print(f"kernel {KERNEL}, {machine}, vLLM {engine_version()}")
+    print(
+        f"{args.tokens:,} tokens, blocks of {args.block_size}, {args.rounds} rounds, median (best)"
+    )
+    print(table(figures))
+    if args.json:
+        Path(args.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def measure(algorithm: str, tokens: int, block_size: int, rounds: int) -> dict[str, Any]:
+    rng = random.Random(1)
+    ids = [rng.randrange(VOCABULARY) for _ in range(tokens)]
+    hasher = ph.BlockHasher(block_size, ph.HashProfile.vllm("0.33", algorithm, SEED))
+    request = ph.Request("r", ids)
+    sides: dict[str, Callable[[], Any]] = {
+        "ours": lambda: hasher(request),
+        "ours_from_list": lambda: hasher.hash_tokens(ids),
+    }
+    engine = engine_hasher(algorithm, ids, block_size)
+    if engine is not None:
+        sides["vllm"] = engine
+        if engine() != hasher(request):
+            raise SystemExit(f"{algorithm}: the hashes differ")
+    blocks = tokens // block_size
+    seconds = take_turns(sides, rounds)
+    figures: dict[str, Any] = {"algorithm": algorithm, "blocks": blocks}
+    for side, runs in seconds.items():
+        figures[f"{side}_ns_per_block"] = median(runs) / blocks * 1e9
+        figures[f"{side}_best_ns_per_block"] = min(runs) / blocks * 1e9
+    figures["tokens_per_second"] = tokens / median(seconds["ours"])
+    if "vllm" in seconds:
+        for side in ("ours", "ours_from_list"):
+            figures[f"{side}_times_faster"] = median(seconds["vllm"]) / median(seconds[side])
+    return figures
+
+
+def take_turns(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    for side in sides.values():
+        side()
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            start = time.perf_counter()
+            side()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def engine_hasher(algorithm: str, ids: list[int], block_size: int) -> Callable[[], Any] | None:
+    try:
+        from vllm import SamplingParams
+        from vllm.utils.hashing import get_hash_fn_by_name
+        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+        from vllm.v1.request import Request
+    except ImportError:
+        return None
+    hash_function = get_hash_fn_by_name(algorithm)
+    init_none_hash(hash_function)
+    request = Request("r", ids, SamplingParams(max_tokens=1), None)
+    hasher = get_request_block_hasher(block_size, hash_function)
+    return lambda: hasher(request)
+
+
+def engine_environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONHASHSEED": SEED, "VLLM_LOGGING_LEVEL": "ERROR"}
+
+
+def engine_version() -> str:
+    vllm = sys.modules.get("vllm")
+    return str(vllm.__version__) if vllm else "not installed"
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def table(figures: list[dict[str, Any]]) -> str:
+    lines = [
+        "| algorithm | ours, ns/block | from a list | vLLM | faster | from a list | M tokens/s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in figures:
+        cells = [
+            row["algorithm"],
+            *(nanoseconds(row, side) for side in ("ours", "ours_from_list", "vllm")),
+            *(times_faster(row, side) for side in ("ours", "ours_from_list")),
+            f"{row['tokens_per_second'] / 1e6:.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def times_faster(row: dict[str, Any], side: str) -> str:
+    ratio = row.get(f"{side}_times_faster")
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def nanoseconds(row: dict[str, Any], side: str) -> str:
+    if f"{side}_ns_per_block" not in row:
+        return "-"
+    return f"{row[f'{side}_ns_per_block']:,.0f} ({row[f'{side}_best_ns_per_block']:,.0f})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
