@@ -8,7 +8,7 @@ import pytest
 
 from tests.vllm import run_with_vllm
 
-SCRIPT = Path(__file__).with_name("compare_vllm_hashes.py")
+SCRIPT = Path(__file__).with_name("vllm_hashes.py")
 
 
 @pytest.mark.parametrize("version", ["0.33.0", "0.25.0"])

@@ -1,6 +1,6 @@
 """Random requests through vLLM's own `Request`, hashed by its hasher and by ours.
 
-    PYTHONPATH=. PYTHONHASHSEED=7 VENV_WITH_VLLM/bin/python tests/compare_vllm_hashes.py [COUNT]
+    PYTHONPATH=. PYTHONHASHSEED=7 VENV_WITH_VLLM/bin/python tests/hashing/vllm_hashes.py [COUNT]
 
 Runs inside an environment that has vLLM (0.19 to 0.33) and compares three ways: vLLM's hasher on
 vLLM's request, our hasher on vLLM's request, our hasher on our request. Prints one JSON object;
