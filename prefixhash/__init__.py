@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from prefixhash.cache import CacheGroup, CacheHit, CacheStats, PrefixCache
 from prefixhash.errors import (
     IncompatibleLayersError,
     IncompatiblePageSizesError,
@@ -62,6 +63,9 @@ __version__ = "0.1.0"
 __all__ = [
     "BlockHasher",
     "BlockPool",
+    "CacheGroup",
+    "CacheHit",
+    "CacheStats",
     "ChunkedLocalAttentionSpec",
     "CoarseBlockHashes",
     "CollisionRiskWarning",
@@ -90,6 +94,7 @@ __all__ = [
     "PlaceholderRange",
     "PlanOptions",
     "PlanningError",
+    "PrefixCache",
     "PrefixHashError",
     "Request",
     "SlidingWindowMLASpec",

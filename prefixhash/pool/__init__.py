@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from prefixhash.pool.block_pool import BlockPool
+from prefixhash.pool.event_index import EventIndex
 from prefixhash.pool.events import (
     MEDIUM_CPU,
     MEDIUM_GPU,
@@ -24,6 +25,7 @@ __all__ = [
     "BlockRemoved",
     "BlockStored",
     "Event",
+    "EventIndex",
     "Residency",
     "ResidencySampler",
     "StoredTokens",

@@ -39,7 +39,8 @@ class BlockStored(NamedTuple):
     `block_hashes[i]` covers `token_ids[i * block_size : (i + 1) * block_size]`; its parent is
     `block_hashes[i - 1]`, and `parent_block_hash` for i = 0. `extra_keys` has one entry per block:
     what else than tokens and parent went into the hash. Where nobody told the pool about the
-    tokens (replay of bare ids), `token_ids` is empty and `block_size` 0.
+    tokens (replay of bare ids), `token_ids` is empty and `block_size` 0. The last four fields are
+    for events of other engines and tiers; a pool leaves them None.
     """
 
     block_hashes: tuple[Hashable, ...]
@@ -53,6 +54,10 @@ class BlockStored(NamedTuple):
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None
+    locality: str | None = None
+    ownership: str | None = None
+    session_id: str | None = None
+    lookahead_token_ids: tuple[tuple[int, ...], ...] | None = None
 
     def parents(self) -> tuple[Hashable | None, ...]:
         """The parent of each block of the run, in order."""
@@ -65,6 +70,8 @@ class BlockRemoved(NamedTuple):
     block_hashes: tuple[Hashable, ...]
     medium: str | None = MEDIUM_GPU
     group_idx: int | None = None
+    locality: str | None = None
+    ownership: str | None = None
 
 
 class AllBlocksCleared(NamedTuple):

@@ -1,0 +1,181 @@
+"""Blocks for a step: how many are needed, taking them, giving back what is out of reach.
+
+Everything is counted before the first change, so a step that does not fit leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from prefixhash.cache.managers import AttentionManager
+from prefixhash.cache.state import CrossAttentionManager
+from prefixhash.cache.tables import BlockTable, CachedRequest, CacheHit, Held
+from prefixhash.errors import InvalidArgumentError
+from prefixhash.pool import BlockPool
+
+NewBlocks = tuple[list[int], ...]
+
+
+class Step(NamedTuple):
+    """What a step asks for, in tokens."""
+
+    new: int
+    lookahead: int
+    encoder: int
+
+    def check(self) -> None:
+        """Refuse a step without tokens, and negative numbers."""
+        for name, value, least in (
+            ("num_new_tokens", self.new, 1),
+            ("num_lookahead_tokens", self.lookahead, 0),
+            ("num_encoder_tokens", self.encoder, 0),
+        ):
+            if not isinstance(value, int) or value < least:
+                raise InvalidArgumentError(name, value, f"must be an integer of at least {least}")
+
+
+class Allocator:
+    """Moves blocks between a pool and the tables of requests."""
+
+    def __init__(
+        self,
+        managers: Sequence[AttentionManager],
+        pool: BlockPool,
+        max_model_len: int | None,
+        watermark_blocks: int,
+    ) -> None:
+        self._managers = managers
+        self._pool = pool
+        self._max_model_len = max_model_len
+        self._watermark_blocks = watermark_blocks
+
+    def _slots(self, num_tokens: int) -> int:
+        return num_tokens if self._max_model_len is None else min(num_tokens, self._max_model_len)
+
+    # -- admission -------------------------------------------------------------------------
+
+    def fits_wholly(
+        self, request: CachedRequest, hit: CacheHit, num_encoder_tokens: int, others: bool
+    ) -> bool:
+        """Whether all tokens that the request has so far could be computed now."""
+        tokens = self._slots(request.num_tokens)
+        needs = self._admission_needs(hit, tokens, tokens, num_encoder_tokens, True)
+        return sum(needs) <= self._free_for_admission(hit, others)
+
+    def admit(
+        self, request: CachedRequest, hit: CacheHit, step: Step, generation: int, others: bool
+    ) -> tuple[Held, NewBlocks] | None:
+        """Hold the blocks of the hit and new ones behind them; None if they are lacking.
+
+        `others`: whether other requests run, for which the watermark is kept free.
+        """
+        main = hit.num_tokens + step.new
+        slots = self._slots(main + step.lookahead)
+        needs = self._admission_needs(hit, slots, main, step.encoder, False)
+        if sum(needs) > self._free_for_admission(hit, others):
+            return None
+        tables = []
+        for ids in hit.block_ids:
+            real = [block for block in ids if block]
+            if real:
+                self._pool.touch(real)
+            tables.append(BlockTable(list(ids), num_cached=len(ids), retired=len(ids) - len(real)))
+        held = Held(request, tables, generation, hit.num_tokens, junction=hit.shared_prefix_tokens)
+        return held, self._grow(held, needs, slots, main, step.new)
+
+    def _admission_needs(
+        self,
+        hit: CacheHit,
+        num_tokens: int,
+        main_tokens: int,
+        num_encoder_tokens: int,
+        capped: bool,
+    ) -> list[int]:
+        """New blocks per group for a request that holds none yet."""
+        needs = []
+        for manager in self._managers:
+            if isinstance(manager, CrossAttentionManager):
+                needs.append(manager.blocks_for_encoder(BlockTable(), num_encoder_tokens))
+                continue
+            ids = hit.block_ids[manager.group]
+            needs.append(
+                manager.blocks_to_admit(ids, hit.num_tokens, num_tokens, main_tokens, capped)
+            )
+        return needs
+
+    def _free_for_admission(self, hit: CacheHit, others: bool) -> int:
+        """Blocks left once the hits are held (a free block that is hit is free no more)."""
+        refs = self._pool.ref_count
+        revived = sum(refs(block) == 0 for ids in hit.block_ids for block in ids if block)
+        watermark = self._watermark_blocks if others else 0
+        return self._pool.num_free_blocks - revived - watermark
+
+    # -- further steps ---------------------------------------------------------------------
+
+    def extend(self, held: Held, step: Step) -> NewBlocks | None:
+        """Slots behind all tokens that are computed or in flight; None if blocks are lacking."""
+        main = held.num_scheduled + step.new
+        slots = self._slots(main + step.lookahead)
+        needs = []
+        for manager, table in zip(self._managers, held.tables, strict=True):
+            if isinstance(manager, CrossAttentionManager):
+                needs.append(manager.blocks_for_encoder(table, step.encoder))
+            else:
+                needs.append(manager.blocks_wanted(table, slots, main))
+        total = sum(needs)
+        places = self._out_of_reach(held)
+        free = self._pool.num_free_blocks
+        if total > free and total > free + self._freed_by(held, places):
+            return None
+        self._give_back(held, places)
+        return self._grow(held, needs, slots, main, step.new)
+
+    def _grow(
+        self, held: Held, needs: Sequence[int], slots: int, main: int, new_tokens: int
+    ) -> NewBlocks:
+        taken = self._pool.allocate(sum(needs))
+        new = []
+        start = 0
+        for manager, table, need in zip(self._managers, held.tables, needs, strict=True):
+            ids = taken[start : start + need]
+            start += need
+            manager.grow(table, slots, main, ids)
+            new.append(ids)
+        held.open_steps.append(new_tokens)
+        return tuple(new)
+
+    # -- giving back -----------------------------------------------------------------------
+
+    def _out_of_reach(self, held: Held) -> list[tuple[BlockTable, list[int]]]:
+        """The places of each table whose blocks no token that is still to come attends to."""
+        found = []
+        for manager, table in zip(self._managers, held.tables, strict=True):
+            places = manager.out_of_reach(table, held.num_computed)
+            if places:
+                found.append((table, places))
+        return found
+
+    def _freed_by(self, held: Held, out_of_reach: list[tuple[BlockTable, list[int]]]) -> int:
+        refs = self._pool.ref_count
+        return sum(
+            refs(table.blocks[place]) == 1 for table, places in out_of_reach for place in places
+        )
+
+    def _give_back(self, held: Held, out_of_reach: list[tuple[BlockTable, list[int]]]) -> None:
+        for table, places in out_of_reach:
+            self._pool.free([table.blocks[place] for place in places])
+            for place in places:
+                table.blocks[place] = 0
+            table.retired = max(table.retired, places[0] + 1)
+
+    def trim(self, held: Held) -> None:
+        """Give back what is out of reach."""
+        self._give_back(held, self._out_of_reach(held))
+
+    def release(self, held: Held) -> None:
+        """Give back everything, group by group and tail first."""
+        for table in held.tables:
+            blocks = [block for block in reversed(table.blocks) if block]
+            if blocks:
+                self._pool.free(blocks)

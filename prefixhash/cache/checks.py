@@ -1,0 +1,141 @@
+"""What calls of the cache are refused, and the walk over its invariants."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from prefixhash.cache.managers import AttentionManager
+from prefixhash.cache.search import coarse
+from prefixhash.cache.tables import CachedRequest, CacheHit, Held
+from prefixhash.errors import (
+    InvalidArgumentError,
+    InvalidBlockError,
+    InvalidRequestError,
+    InvariantError,
+    StaleHitError,
+)
+from prefixhash.pool import BlockPool
+
+
+def check_hashes(request: CachedRequest, hash_block_size: int, hasher: Any) -> None:
+    """Refuse a request that is hashed at another block size, or not at all.
+
+    Hashes of smaller blocks would stand for more tokens than they cover: wrong reuse. Hashes of
+    larger blocks, or none, would never be hit. A profile that looks ahead completes a block late.
+    """
+    count = len(request.block_hashes)
+    count_full = getattr(hasher, "num_full_blocks", None)
+    if count_full is not None:
+        most = least = count_full(request.num_tokens)
+    else:
+        most = request.num_tokens // hash_block_size
+        least = most - 1
+    if least <= count <= most:
+        return
+    raise InvalidRequestError(
+        "block_hashes",
+        count,
+        f"{request.num_tokens} tokens make {most} hashes at {hash_block_size} tokens each: "
+        f"give the request a BlockHasher({hash_block_size}), or build the cache with "
+        "another hash_block_size or with enable_caching=False",
+    )
+
+
+def check_hit(
+    request: CachedRequest,
+    hit: CacheHit,
+    managers: Sequence[AttentionManager],
+    pool: BlockPool,
+    hash_block_size: int,
+) -> None:
+    """Refuse a hit whose blocks do not carry the request's own hashes, now. O(blocks)."""
+    length = hit.num_tokens
+    if not 0 <= length < max(request.num_tokens, 1) or len(hit.block_ids) != len(managers):
+        raise InvalidArgumentError("hit", length, "is no lookup of this request: look it up again")
+    for manager, ids in zip(managers, hit.block_ids, strict=True):
+        if not manager.spec.cacheable or not length:
+            if any(ids):
+                raise InvalidBlockError("hit", ids, f"group {manager.group} takes no cached blocks")
+            continue
+        first = manager.skipped_tokens(length) // manager.block_size
+        count, rest = divmod(length, manager.block_size)
+        hashes = coarse(request.block_hashes, manager.block_size // hash_block_size)
+        needed = hashes[first:count]
+        if rest or len(ids) != count or any(ids[:first]):
+            raise InvalidArgumentError("hit", hit, "is no lookup of this request: look it up again")
+        if not pool.carries(ids[first:], needed, manager.group):
+            raise StaleHitError(
+                f"a block of the hit of {length} tokens of request {request.request_id!r} was "
+                f"evicted or reused since the lookup (group {manager.group}): look it up again"
+            )
+
+
+def check_unchanged(held: Held, request: CachedRequest, *, tokens: bool = True) -> None:
+    """Refuse another request of this id, and one whose computed tokens were exchanged."""
+    if held.request is not request:
+        raise InvalidRequestError(
+            "request_id", request.request_id, "another request of this id holds blocks"
+        )
+    if tokens and held.num_hashes:
+        hashes = request.block_hashes
+        if len(hashes) < held.num_hashes or hashes[held.num_hashes - 1] != held.last_hash:
+            raise InvalidRequestError(
+                "request",
+                request.request_id,
+                f"was cut below its {held.num_computed} computed tokens: preempt() it, then "
+                "look it up and allocate again",
+            )
+
+
+def check_commit(held: Held, num_computed: int) -> None:
+    """Refuse to take tokens back, and tokens that no step was allocated for."""
+    most = held.num_scheduled
+    if not isinstance(num_computed, int) or not held.num_computed <= num_computed <= most:
+        raise InvalidArgumentError(
+            "num_computed_tokens",
+            num_computed,
+            f"must lie between the {held.num_computed} tokens committed before and the {most} "
+            "that steps were allocated for; to compute tokens again, preempt() the request",
+        )
+
+
+def check_cache(
+    pool: BlockPool,
+    managers: Sequence[AttentionManager],
+    helds: Sequence[Held],
+    pinned: Iterable[int],
+) -> None:
+    """Compare block tables with the pool.
+
+    Raises:
+        InvariantError: they disagree.
+    """
+    holds = Counter(pinned)
+    for held in helds:
+        for table in held.tables:
+            holds.update(block for block in table.blocks if block)
+            if not 0 <= table.num_cached <= max(len(table.blocks), table.num_cached):
+                raise InvariantError(f"{table.num_cached} cached of {len(table.blocks)} blocks")
+        _check_slots(held, managers)
+    for block in range(1, pool.num_blocks):
+        if pool.ref_count(block) != holds[block]:
+            raise InvariantError(
+                f"block {block} is held {pool.ref_count(block)} times, tables hold it "
+                f"{holds[block]} times"
+            )
+
+
+def _check_slots(held: Held, managers: Sequence[AttentionManager]) -> None:
+    """Every token that is still attended to has a block."""
+    for manager, table in zip(managers, held.tables, strict=True):
+        if not manager.spec.cacheable:
+            continue
+        first = manager.skipped_tokens(held.num_computed) // manager.block_size
+        last = held.num_computed // manager.block_size
+        if manager.spec.kind != "mamba" and 0 in table.blocks[first:last]:
+            raise InvariantError(
+                f"request {held.request.request_id!r} lacks a block among {table.blocks} of "
+                f"group {manager.group} that attention reads"
+            )

@@ -1,0 +1,382 @@
+"""The prefix cache that a scheduler embeds: look up, allocate, commit, free, preempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from prefixhash.cache.allocation import Allocator, Step
+from prefixhash.cache.build import CacheOptions, CacheParts
+from prefixhash.cache.checks import (
+    check_cache,
+    check_commit,
+    check_hashes,
+    check_hit,
+    check_unchanged,
+)
+from prefixhash.cache.groups import CacheGroup, as_groups
+from prefixhash.cache.managers import AttentionManager
+from prefixhash.cache.stats import CacheStats, StatsCounter
+from prefixhash.cache.tables import CachedRequest, CacheHit, Held
+from prefixhash.errors import InvalidRequestError
+from prefixhash.pool import BlockPool, Event, ResidencySampler
+
+
+class PrefixCache:
+    """Block tables of running requests over one pool, and the prefixes that others can reuse.
+
+    The life of a request:
+
+        hit = cache.lookup(request)
+        blocks = cache.allocate(request, request.num_tokens - hit.num_tokens, hit)  # None: wait
+        ...                                         # the engine computes the tokens
+        cache.commit(request, request.num_tokens)   # only now can others hit its full blocks
+        request.append_token_ids(...)               # and on: allocate(request, 1), step, commit
+        cache.free(request)
+
+    Commit once per allocated step, in order; a commit may come any number of steps late. What a
+    step computed and had rejected (drafts) is left out of the committed number. Every call is all
+    or nothing.
+
+    Args:
+        groups: `CacheGroup`s, layer specs, or the groups of a plan; see `CacheGroup`.
+        num_blocks: blocks of the pool, the null block included.
+        hash_block_size: tokens per hash of the requests; must divide every block size. Default:
+            their greatest common divisor.
+        max_model_len: most tokens of a request; no slots are allocated beyond.
+        max_batched_tokens: most tokens of one request in flight; what `whole_sequence` admission
+            assumes of groups that recycle blocks. Default: no recycling.
+        enable_caching: False finds and publishes nothing. Default: on, but off with a cross-
+            attention group, whose decoder KV depends on an encoder input that hashes of tokens do
+            not cover; say True if yours do.
+        whole_sequence: admit a request only if all its tokens fit, not just the first step.
+        watermark: share of the pool that an admission must leave free while others run.
+        retention_interval: how densely sliding-window and state groups keep what a hit needs:
+            None at every aligned length, a multiple of the alignment at its multiples, 0 only at
+            the ends of prompts and where requests were seen to part.
+        events: record events, see `take_events`.
+        report_reuse: with events, report the blocks of a hit again when it is admitted.
+        block_hasher: the `BlockHasher` of the requests: gives events their extra keys, and checks
+            that requests are hashed at `hash_block_size`.
+        verify_tokens: keep the tokens of every cached block and compare them on a hit, for hash
+            algorithms that are not collision resistant; needs `block_hasher`.
+        residency: sampler of the life of cached blocks.
+
+    Raises:
+        InvalidArgumentError: values that do not go together; the message says which.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Any],
+        num_blocks: int,
+        *,
+        hash_block_size: int | None = None,
+        max_model_len: int | None = None,
+        max_batched_tokens: int | None = None,
+        enable_caching: bool | None = None,
+        whole_sequence: bool = False,
+        watermark: float = 0.0,
+        retention_interval: int | None = None,
+        events: bool = False,
+        report_reuse: bool = False,
+        block_hasher: Any = None,
+        verify_tokens: bool = False,
+        residency: ResidencySampler | None = None,
+    ) -> None:
+        self.groups = as_groups(groups)
+        options = CacheOptions(
+            hash_block_size=hash_block_size,
+            max_model_len=max_model_len,
+            max_batched_tokens=max_batched_tokens,
+            enable_caching=enable_caching,
+            watermark=watermark,
+            retention_interval=retention_interval,
+            events=events,
+            block_hasher=block_hasher,
+            verify_tokens=verify_tokens,
+        )
+        parts = CacheParts.build(self.groups, num_blocks, options, residency)
+        self.pool: BlockPool = parts.pool
+        self.hash_block_size: int = parts.hash_block_size
+        self.alignment: int = parts.alignment
+        self.max_model_len = max_model_len
+        self.generation = 0
+        self._managers: Sequence[AttentionManager] = parts.managers
+        self._search = parts.search
+        self._publisher = parts.publisher
+        self._verifier = parts.verifier
+        self._hasher = block_hasher
+        self._whole_sequence = whole_sequence
+        self._allocator = Allocator(
+            parts.managers, parts.pool, max_model_len, int(watermark * num_blocks)
+        )
+        self._report_reuse = report_reuse
+        self._held: dict[str, Held] = {}
+        self._preempted: set[str] = set()
+        self._counter = StatsCounter()
+
+    @classmethod
+    def single(
+        cls, num_blocks: int, block_size: int, *, eagle: bool = False, **options: Any
+    ) -> PrefixCache:
+        """A cache of one full-attention group; `options` are those of `PrefixCache`."""
+        return cls([CacheGroup("full_attention", block_size, eagle=eagle)], num_blocks, **options)
+
+    # -- lookup ----------------------------------------------------------------------------
+
+    def lookup(self, request: CachedRequest) -> CacheHit:
+        """The longest prefix that every group has, less than the whole request.
+
+        Reads only: no hold, no statistic, no event, no order of eviction changes.
+
+        Raises:
+            InvalidRequestError: the request is not hashed, or not at `hash_block_size`.
+        """
+        if not self.pool.enable_caching:
+            return self._no_hit()
+        check_hashes(request, self.hash_block_size, self._hasher)
+        limit = request.num_tokens - 1  # the last token is computed in any case
+        hit = self._search.find(request.block_hashes, limit)
+        while self._verifier is not None and hit.num_tokens:
+            foreign = self._first_foreign(request, hit)
+            if foreign is None:
+                break
+            hit = self._search.find(request.block_hashes, foreign)
+        return hit
+
+    def _no_hit(self) -> CacheHit:
+        return CacheHit(0, tuple([] for _ in self._managers))
+
+    def _first_foreign(self, request: CachedRequest, hit: CacheHit) -> int | None:
+        """The length up to which the hit may stand, None if all of its tokens are the request's."""
+        verifier = self._verifier
+        bounds = []
+        for manager, ids in zip(self._managers, hit.block_ids, strict=True):
+            if verifier is not None and ids:
+                factor = manager.block_size // self.hash_block_size
+                place = verifier.first_foreign(request, ids, manager.group, factor)
+                if place is not None:
+                    bounds.append(place * manager.block_size)
+        return min(bounds, default=None)
+
+    # -- allocation ------------------------------------------------------------------------
+
+    def allocate(
+        self,
+        request: CachedRequest,
+        num_new_tokens: int,
+        hit: CacheHit | None = None,
+        num_lookahead_tokens: int = 0,
+        *,
+        num_encoder_tokens: int = 0,
+        whole_sequence: bool | None = None,
+    ) -> tuple[list[int], ...] | None:
+        """Slots for the next step: `num_new_tokens` behind all tokens computed or in flight.
+
+        The first call for a request admits it; `hit` gives it the blocks of a lookup, and the new
+        tokens begin behind them (no `hit`: all is computed). Draft tokens of the step belong to
+        `num_new_tokens`, tokens of which a drafter writes KV ahead to `num_lookahead_tokens`.
+        Blocks that have left every attention window are given back on the way.
+
+        Returns:
+            Per group the ids of the new blocks, in order of tokens; None if blocks are lacking,
+            and then nothing has changed.
+
+        Raises:
+            StaleHitError: a block of the hit was evicted or reused since the lookup.
+            InvalidRequestError: another request of this id holds blocks; the request was cut below
+                its computed tokens; a hit for a request that holds blocks.
+            InvalidArgumentError: a number of tokens is out of range.
+        """
+        step = Step(num_new_tokens, num_lookahead_tokens, num_encoder_tokens)
+        step.check()
+        held = self._held.get(request.request_id)
+        if held is not None:
+            check_unchanged(held, request)
+            if hit is not None:
+                raise InvalidRequestError(
+                    "hit", hit, "the request holds blocks: only its first step can take a hit"
+                )
+            return self._allocator.extend(held, step)
+        if hit is None:
+            hit = self._no_hit()
+        else:
+            check_hashes(request, self.hash_block_size, self._hasher)
+            check_hit(request, hit, self._managers, self.pool, self.hash_block_size)
+        whole = self._whole_sequence if whole_sequence is None else whole_sequence
+        others = bool(self._held)
+        if whole and not self._allocator.fits_wholly(request, hit, num_encoder_tokens, others):
+            return None
+        admitted = self._allocator.admit(request, hit, step, self.generation, others)
+        if admitted is None:
+            return None
+        self._held[request.request_id], new = admitted
+        self._count(request, hit)
+        return new
+
+    def _count(self, request: CachedRequest, hit: CacheHit) -> None:
+        again = request.request_id in self._preempted
+        self._preempted.discard(request.request_id)
+        self._counter.admitted(request.num_tokens, hit.num_tokens, self.hash_block_size, again)
+        if self._report_reuse and hit.num_tokens:
+            self._publisher.report_reuse(request, hit.block_ids)
+
+    def trim(self, request: CachedRequest) -> None:
+        """Give back what has left every attention window, as the next `allocate` would."""
+        self._allocator.trim(self._running(request))
+
+    # -- commit ----------------------------------------------------------------------------
+
+    def commit(self, request: CachedRequest, num_computed_tokens: int) -> None:
+        """The KV of the first `num_computed_tokens` tokens is computed and verified.
+
+        Their full blocks become findable, as far as the request knows the tokens. Blocks of a
+        request that was admitted before a forced `reset` are never published.
+
+        Raises:
+            InvalidRequestError: the request holds no blocks, or was cut below its computed tokens.
+            InvalidArgumentError: fewer tokens than committed before, or more than have slots.
+        """
+        held = self._running(request)
+        check_commit(held, num_computed_tokens)
+        caching = self.pool.enable_caching and held.generation == self.generation
+        if caching:
+            check_hashes(request, self.hash_block_size, self._hasher)
+        closed, ends = held.steps_until(num_computed_tokens)
+        if caching:
+            verified = min(num_computed_tokens, request.num_tokens)
+            self._publisher.publish(held, verified, ends)
+        held.num_computed = num_computed_tokens
+        del held.open_steps[:closed]
+        if caching:
+            held.seal(self.hash_block_size)
+
+    # -- end -------------------------------------------------------------------------------
+
+    def free(self, request: CachedRequest) -> None:
+        """Give back all blocks, tails first; cached ones stay findable until they are reused.
+
+        For a request that holds none (aborted while waiting, freed already) nothing happens.
+        """
+        held = self._held.get(request.request_id)
+        if held is not None:
+            check_unchanged(held, request, tokens=False)
+            del self._held[request.request_id]
+            self._allocator.release(held)
+        self._preempted.discard(request.request_id)
+
+    def preempt(self, request: CachedRequest) -> None:
+        """Give back all blocks of a request that will be admitted again.
+
+        Raises:
+            InvalidRequestError: the request holds no blocks.
+        """
+        held = self._running(request, tokens=False)
+        del self._held[request.request_id]
+        self._allocator.release(held)
+        self._preempted.add(request.request_id)
+        self._counter.preempted()
+
+    def reset(self, *, new_generation: bool = False) -> bool:
+        """Drop every cached prefix; False, and nothing done, while requests hold blocks.
+
+        `new_generation` drops them in any case, for changed weights: running requests keep their
+        blocks, but what they have computed and will compute is never published.
+        """
+        if not self.pool.reset(force=new_generation):
+            return False
+        if new_generation:
+            self.generation += 1
+        if self._verifier is not None:
+            self._verifier.clear()
+        return True
+
+    # -- what it holds ---------------------------------------------------------------------
+
+    def block_table(self, request: CachedRequest, group: int = 0) -> list[int]:
+        """The blocks of a request in order of tokens, 0 where none is needed; a copy.
+
+        Raises:
+            InvalidRequestError: the request holds no blocks.
+        """
+        return list(self._running(request, tokens=False).tables[group].blocks)
+
+    def num_computed_tokens(self, request: CachedRequest) -> int:
+        """Tokens committed so far, hits included; 0 for a request that holds no blocks."""
+        held = self._held.get(request.request_id)
+        return 0 if held is None else held.num_computed
+
+    def common_prefix_blocks(self) -> list[int]:
+        """Per group, how many blocks at the start are the same in every running request.
+
+        0 where the blocks at the start have left a window. O(requests * common blocks).
+        """
+        common = []
+        for manager in self._managers:
+            tables = [held.tables[manager.group].blocks for held in self._held.values()]
+            count = 0
+            for places in zip(*tables, strict=False):
+                if places[0] == 0 or len(set(places)) != 1:
+                    break
+                count += 1
+            common.append(count)
+        return common
+
+    def chunk_tokens(
+        self, request: CachedRequest, num_new_tokens: int, hit: CacheHit | None = None
+    ) -> int:
+        """`num_new_tokens`, or fewer so that the step ends where a state can be kept.
+
+        State groups can be hit only where a step ended. Steps of a prompt should end where other
+        requests were seen to part (`CacheHit.shared_prefix_tokens`), at the last place where the
+        same prompt can be hit, and else at multiples of the alignment. Without a state group the
+        number is returned as it is.
+        """
+        if not any(manager.spec.kind == "mamba" for manager in self._managers):
+            return num_new_tokens
+        held = self._held.get(request.request_id)
+        start = held.num_scheduled if held else hit.num_tokens if hit else 0
+        junction = held.junction if held else hit.shared_prefix_tokens if hit else 0
+        end = start + num_new_tokens
+        last = (request.num_prompt_tokens - 1) // self.alignment * self.alignment
+        for stop in sorted((junction, last)):
+            if start < stop < end:
+                return stop - start
+        aligned = end // self.alignment * self.alignment
+        return (aligned if start < aligned and end < request.num_prompt_tokens else end) - start
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold blocks."""
+        return len(self._held)
+
+    @property
+    def stats(self) -> CacheStats:
+        """A snapshot of the counts."""
+        return self._counter.snapshot(self.pool.num_evictions, self.pool.usage)
+
+    def take_events(self) -> list[Event]:
+        """Events since the last call, oldest first; empty without `events=True`."""
+        return self.pool.take_events()
+
+    def check(self, pinned: Iterable[int] = ()) -> None:
+        """Walk every invariant of cache and pool. O(blocks), for tests and debugging.
+
+        `pinned` are blocks that the embedder holds besides, through `pool.touch` or
+        `pool.allocate`, once for each hold.
+
+        Raises:
+            InvariantError: the state contradicts itself.
+        """
+        self.pool.check()
+        check_cache(self.pool, self._managers, list(self._held.values()), pinned)
+
+    def _running(self, request: CachedRequest, *, tokens: bool = True) -> Held:
+        held = self._held.get(request.request_id)
+        if held is None:
+            raise InvalidRequestError(
+                "request", request.request_id, "holds no blocks: allocate() admits it first"
+            )
+        check_unchanged(held, request, tokens=tokens)
+        return held

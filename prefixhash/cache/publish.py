@@ -1,0 +1,216 @@
+"""The write side: which computed blocks become findable, and what the events say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from prefixhash.cache.groups import MAMBA, SLIDING
+from prefixhash.cache.managers import AttentionManager
+from prefixhash.cache.search import coarse
+from prefixhash.cache.tables import BlockTable, CachedRequest, Held
+from prefixhash.cache.verify import TokenVerifier
+from prefixhash.pool import BlockPool, StoredTokens
+
+
+class Retention(NamedTuple):
+    """How densely groups that keep windows or states keep them.
+
+    `interval` None keeps them at every aligned length, a positive number at its multiples; 0 keeps
+    only those at the ends of prompts and where requests were seen to part.
+    """
+
+    interval: int | None
+    alignment: int
+    eagle: bool
+
+    def boundaries(self, request: CachedRequest, junction: int) -> list[int]:
+        """The lengths at which requests with this prompt are expected to part.
+
+        The same prompt again hits less than all of it, a longer one all of it; a drafter drops one
+        unit more. One unit less is kept, too: a request that parts inside the last unit ends there.
+        """
+        if self.interval is None:
+            return []
+        unit = self.alignment
+        drop = unit if self.eagle else 0
+        prompt = request.num_prompt_tokens
+        ends = {(prompt - 1) // unit * unit - drop, prompt // unit * unit - drop}
+        ends |= {end - unit for end in ends}
+        if junction:
+            ends |= {junction, junction - drop}
+        return [end for end in ends if end > 0]
+
+
+class _Run(NamedTuple):
+    """Consecutive blocks of one group that become findable together."""
+
+    manager: AttentionManager
+    start: int
+    ids: list[int]
+    hashes: Sequence[bytes]
+
+
+class Publisher:
+    """Puts the blocks of committed tokens into the index, once each."""
+
+    def __init__(
+        self,
+        managers: Sequence[AttentionManager],
+        pool: BlockPool,
+        hash_block_size: int,
+        alignment: int,
+        retention_interval: int | None,
+        block_hasher: Any,
+        verifier: TokenVerifier | None,
+    ) -> None:
+        self._managers = [manager for manager in managers if manager.spec.cacheable]
+        self._pool = pool
+        self._hash_block_size = hash_block_size
+        self._alignment = alignment
+        self._single = len(self._managers) == 1
+        self._has_state = any(manager.spec.kind == MAMBA for manager in self._managers)
+        eagle = any(manager.spec.eagle for manager in self._managers)
+        self._retention = Retention(retention_interval, alignment, eagle)
+        self._hasher = block_hasher
+        self._verifier = verifier
+
+    def publish(self, held: Held, num_tokens: int, step_ends: Sequence[int]) -> None:
+        """Make the full blocks of the first `num_tokens` tokens findable. O(new blocks).
+
+        `step_ends` are positions at which steps ended, of which state groups keep the state.
+        """
+        if self._has_state:
+            held.step_ends.update(step_ends)
+        hashed = min(num_tokens, len(held.request.block_hashes) * self._hash_block_size)
+        runs: list[_Run] = []
+        ends: list[int] = []
+        for manager in self._managers:
+            table = held.tables[manager.group]
+            end = self._findable(hashed, manager) // manager.block_size
+            ends.append(end)
+            if end > table.num_cached:
+                runs += self._runs(held, manager, table, end)
+        # Everything that may fail (extra keys of media) comes before the first change.
+        about = self._describe(held.request, runs)
+        if self._verifier is not None:
+            self._verifier.record(held.request, held.records, hashed // self._hash_block_size)
+        for run, stored in zip(runs, about, strict=True):
+            self._pool.cache(run.ids, run.hashes, run.manager.group, stored)
+            self._remember(held, run)
+        for manager, end in zip(self._managers, ends, strict=True):
+            table = held.tables[manager.group]
+            table.num_cached = max(table.num_cached, end)
+
+    def _findable(self, num_tokens: int, manager: AttentionManager) -> int:
+        """Tokens of the longest hit that this prefix can serve, with the block for a drafter."""
+        if self._single:
+            return num_tokens
+        aligned = num_tokens - num_tokens % self._alignment
+        if manager.margin and aligned:
+            return min(num_tokens, aligned + manager.block_size)
+        return aligned
+
+    def _runs(
+        self, held: Held, manager: AttentionManager, table: BlockTable, end: int
+    ) -> list[_Run]:
+        start = table.num_cached
+        hashes = coarse(held.request.block_hashes, manager.block_size // self._hash_block_size)
+        if manager.spec.downward_closed:
+            return [_Run(manager, start, table.blocks[start:end], hashes[start:end])]
+        boundaries = self._retention.boundaries(held.request, held.junction)
+        mask = manager.keep_mask(start, end, self._retention.interval, boundaries)
+        runs: list[_Run] = []
+        first = start
+        for place in range(start, end + 1):
+            if place == end or not self._wanted(held, manager, table, mask, start, place):
+                if place > first:
+                    ids, keys = table.blocks[first:place], hashes[first:place]
+                    runs.append(_Run(manager, first, ids, keys))
+                first = place + 1
+        return runs
+
+    @staticmethod
+    def _wanted(
+        held: Held,
+        manager: AttentionManager,
+        table: BlockTable,
+        mask: list[bool] | None,
+        start: int,
+        place: int,
+    ) -> bool:
+        if not table.blocks[place] or (mask is not None and not mask[place - start]):
+            return False
+        return manager.is_exact(place, held.step_ends)
+
+    def _remember(self, held: Held, run: _Run) -> None:
+        if self._verifier is None:
+            return
+        factor = run.manager.block_size // self._hash_block_size
+        for offset, block in enumerate(run.ids):
+            record = held.records[(run.start + offset + 1) * factor - 1]
+            self._verifier.published(block, run.manager.group, record)
+
+    # -- events ----------------------------------------------------------------------------
+
+    def report_reuse(self, request: CachedRequest, block_ids: Sequence[Sequence[int]]) -> None:
+        """Report the blocks of a hit once more, for consumers that missed them."""
+        for manager in self._managers:
+            ids = block_ids[manager.group]
+            first = next((place for place, block in enumerate(ids) if block), len(ids))
+            hashes = coarse(request.block_hashes, manager.block_size // self._hash_block_size)
+            run = _Run(manager, first, list(ids[first:]), hashes[first : len(ids)])
+            if run.ids and self._pool.events_enabled:
+                self._pool.report_reuse(run.hashes, manager.group, self._about(request, run, set()))
+
+    def _describe(
+        self, request: CachedRequest, runs: Sequence[_Run]
+    ) -> Sequence[StoredTokens | None]:
+        if not self._pool.events_enabled:
+            return [None] * len(runs)
+        about = []
+        reported: set[bytes] = set()
+        for run in runs:
+            about.append(self._about(request, run, reported))
+            reported.update(run.hashes)
+        return about
+
+    def _about(self, request: CachedRequest, run: _Run, reported: set[bytes]) -> StoredTokens:
+        manager = run.manager
+        size = manager.block_size
+        end = run.start + len(run.ids)
+        lora = getattr(request, "lora_request", None)
+        return StoredTokens(
+            parent_block_hash=self._parent(request, run, reported),
+            token_ids=list(request.all_token_ids[run.start * size : end * size]),
+            block_size=size,
+            extra_keys=[self._extra_keys(request, manager, i) for i in range(run.start, end)],
+            lora_name=getattr(lora, "lora_name", None) or getattr(lora, "name", None),
+            spec_kind=manager.spec.kind,
+            sliding_window=manager.spec.window if manager.spec.kind == SLIDING else None,
+        )
+
+    def _parent(self, request: CachedRequest, run: _Run, reported: set[bytes]) -> bytes | None:
+        """The hash before the run, if a consumer has heard of it."""
+        if run.start == 0:
+            return None
+        factor = run.manager.block_size // self._hash_block_size
+        parent = request.block_hashes[run.start * factor - 1]
+        if run.manager.spec.downward_closed or parent in reported:
+            return parent  # stored or hit by this very request
+        groups = (manager.group for manager in self._managers)
+        known = any(self._pool.lookup(parent, group) is not None for group in groups)
+        return parent if known else None
+
+    def _extra_keys(
+        self, request: CachedRequest, manager: AttentionManager, place: int
+    ) -> tuple[Any, ...] | None:
+        """What is in the hash beside tokens; per hash block where a block is several of them."""
+        if self._hasher is None:
+            return None
+        factor = manager.block_size // self._hash_block_size
+        first = place * factor
+        parts = [self._hasher.extra_keys(request, first + i) for i in range(factor)]
+        if factor == 1:
+            return parts[0]  # type: ignore[no-any-return]
+        return tuple(parts) if any(parts) else None

@@ -1,0 +1,85 @@
+"""The longest prefix that every group of layers has in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prefixhash.cache.managers import AttentionManager
+from prefixhash.cache.tables import CacheHit
+from prefixhash.hashing import CoarseBlockHashes
+
+
+class HitSearch:
+    """Searches groups of different kinds and block sizes for one common length.
+
+    Groups of equal spec are searched together. A kind that is downward closed is asked once; the
+    others are asked again and again for the longest hit that is not longer than the shortest one
+    found so far, until all agree. The length shrinks with every round, so this ends; and each
+    answer is the longest one below its bound, so no common length is passed over.
+    """
+
+    def __init__(self, managers: Sequence[AttentionManager], hash_block_size: int) -> None:
+        self.hash_block_size = hash_block_size
+        self.num_groups = len(managers)
+        kinds: dict[object, list[AttentionManager]] = {}
+        for manager in managers:
+            if manager.spec.cacheable:
+                kinds.setdefault(manager.spec, []).append(manager)
+        # Full attention first: one cheap scan from the left bounds the others.
+        self.kinds = [
+            (members[0], [manager.group for manager in members])
+            for members in sorted(
+                kinds.values(), key=lambda members: not members[0].spec.downward_closed
+            )
+        ]
+        self.num_open = sum(not manager.spec.downward_closed for manager, _ in self.kinds)
+
+    def find(self, block_hashes: Sequence[bytes], max_tokens: int) -> CacheHit:
+        """The longest common hit of at most `max_tokens`. Costs the lookups of every round."""
+        hashes = self._by_block_size(block_hashes)
+        hashed = len(block_hashes) * self.hash_block_size
+        several = len(self.kinds) > 1
+        found: list[tuple[list[list[int]], int] | None] = [None] * len(self.kinds)
+        length = min(max_tokens, hashed)
+        longest = 0
+        while length > 0:
+            candidate = length
+            for i, (manager, groups) in enumerate(self.kinds):
+                known = found[i]
+                if known is None or not manager.spec.downward_closed:
+                    # A drafter's block is matched beyond the common length, then dropped.
+                    limit = candidate + manager.margin * manager.block_size if several else length
+                    if manager.spec.kind == "mamba":
+                        limit = candidate
+                    known = manager.find(hashes[manager.block_size], min(limit, hashed), groups)
+                    found[i] = known
+                candidate = min(candidate, known[1])
+                longest = max(longest, candidate)
+            converged = candidate == length or self.num_open <= 1
+            length = candidate
+            if converged:
+                break
+        return self._hit(found, max(length, 0), longest)
+
+    def _by_block_size(self, block_hashes: Sequence[bytes]) -> dict[int, Sequence[bytes]]:
+        views: dict[int, Sequence[bytes]] = {}
+        for manager, _ in self.kinds:
+            factor = manager.block_size // self.hash_block_size
+            if manager.block_size not in views:
+                views[manager.block_size] = coarse(block_hashes, factor)
+        return views
+
+    def _hit(
+        self, found: list[tuple[list[list[int]], int] | None], length: int, longest: int
+    ) -> CacheHit:
+        block_ids: list[list[int]] = [[] for _ in range(self.num_groups)]
+        for (manager, groups), known in zip(self.kinds, found, strict=True):
+            if known is not None and length:
+                for group, ids in zip(groups, known[0], strict=True):
+                    block_ids[group] = ids[: length // manager.block_size]
+        return CacheHit(length, tuple(block_ids), longest if longest > length else 0)
+
+
+def coarse(block_hashes: Sequence[bytes], factor: int) -> Sequence[bytes]:
+    """The hashes of blocks `factor` times as large."""
+    return block_hashes if factor == 1 else CoarseBlockHashes(block_hashes, factor)[:]

@@ -1,0 +1,114 @@
+"""State-space layers (Mamba, linear attention), in the mode that aligns states with blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prefixhash.cache.managers import AttentionManager, ceil_div
+from prefixhash.cache.tables import BlockTable
+
+
+class MambaManager(AttentionManager):
+    """A block holds the state after the last token of its step; only the last state is needed.
+
+    A step that ends at a block boundary leaves a state that can be hit there. The table has the
+    running state in its last place (before the speculative blocks) and 0 in most others.
+    """
+
+    def find(
+        self, hashes: Sequence[bytes], max_tokens: int, groups: Sequence[int]
+    ) -> tuple[list[list[int]], int]:
+        """The longest aligned prefix at whose very end all groups have a state.
+
+        No margin for a drafter: drafters have no state layers, the other groups drop for it.
+        """
+        unit = self.alignment // self.block_size
+        end = max(max_tokens, 0) // self.block_size
+        for place in range(end - end % unit, 0, -unit):
+            states = self.lookup_all(hashes[place - 1], groups)
+            if states is not None:
+                return [[0] * (place - 1) + [block] for block in states], place * self.block_size
+        return [[] for _ in groups], 0
+
+    def skipped_tokens(self, num_computed: int) -> int:
+        """All tokens but the last: the state after it is the only one that is read."""
+        return max(num_computed - 1, 0)
+
+    def blocks_wanted(self, table: BlockTable, num_tokens: int, main_tokens: int) -> int:
+        """One block for the new state, and the speculative ones at first.
+
+        Lookahead tokens get no slots: drafters have no state layers.
+        """
+        spare = self.spec.speculative_blocks
+        missing = ceil_div(main_tokens, self.block_size) + spare - len(table.blocks)
+        return max(min(missing, 1 if table.started else 1 + spare), 0)
+
+    def blocks_to_admit(
+        self, hit: Sequence[int], num_computed: int, num_tokens: int, main_tokens: int, capped: bool
+    ) -> int:
+        """As `blocks_wanted`, behind the blocks of the hit."""
+        return self.blocks_wanted(BlockTable(list(hit)), num_tokens, main_tokens)
+
+    def grow(self, table: BlockTable, num_tokens: int, main_tokens: int, new: list[int]) -> None:
+        """Move the running state to a new block; speculative blocks move along with it."""
+        blocks = table.blocks
+        spare = self.spec.speculative_blocks
+        running = ceil_div(main_tokens, self.block_size) - 1  # place of the new running state
+        length = len(blocks)
+        if running + 1 + spare > length:
+            blocks.extend([0] * (running - length))
+            if table.started:
+                for place in range(length - spare, min(length, running)):
+                    blocks.append(blocks[place])
+                    blocks[place] = 0
+        blocks.extend(new)
+        table.started = True
+
+    def out_of_reach(self, table: BlockTable, num_computed: int) -> list[int]:
+        """States before the one that is read next; gaps between them are skipped."""
+        blocks = table.blocks
+        last = min(self.skipped_tokens(num_computed) // self.block_size, len(blocks))
+        return [place for place in range(last - 1, table.retired - 1, -1) if blocks[place]]
+
+    def keep_mask(
+        self, start: int, end: int, interval: int | None, boundaries: Sequence[int]
+    ) -> list[bool] | None:
+        """The state at each boundary."""
+        if interval is None or 0 < interval <= self.block_size:
+            return None
+        mask = [False] * (end - start)
+        if interval:
+            unit = interval // self.block_size
+            for place in range(start, end):
+                mask[place - start] = (place + 1) % unit == 0
+        for boundary in boundaries:
+            place = boundary // self.alignment * self.alignment // self.block_size - 1
+            if start <= place < end:
+                mask[place - start] = True
+        return mask
+
+    def is_exact(self, place: int, step_ends: set[int]) -> bool:
+        """A state is what its hash says only if a step ended at that very token."""
+        return (place + 1) * self.block_size in step_ends
+
+
+class CrossAttentionManager(AttentionManager):
+    """Keys and values of the encoder's output: allocated once, never grown, never cached."""
+
+    def blocks_for_encoder(self, table: BlockTable, num_encoder_tokens: int) -> int:
+        """Blocks that the encoder's tokens need and the table lacks."""
+        return max(ceil_div(num_encoder_tokens, self.block_size) - len(table.blocks), 0)
+
+
+class EncoderOnlyManager(AttentionManager):
+    """Keeps nothing between steps."""
+
+    def blocks_wanted(self, table: BlockTable, num_tokens: int, main_tokens: int) -> int:
+        """None."""
+        return 0
+
+    def blocks_to_admit(
+        self, hit: Sequence[int], num_computed: int, num_tokens: int, main_tokens: int, capped: bool
+    ) -> int:
+        """None."""
+        return 0

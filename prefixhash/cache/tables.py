@@ -1,0 +1,109 @@
+"""What a request holds: one block table per group, and how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class CachedRequest(Protocol):
+    """What `PrefixCache` reads of a request; `prefixhash.Request` and vLLM's have it.
+
+    `num_prompt_tokens` is read with sparse retention or state groups only, `all_token_ids` with
+    events or `verify_tokens` only.
+    """
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def num_prompt_tokens(self) -> int: ...
+    @property
+    def block_hashes(self) -> list[bytes]: ...
+    @property
+    def all_token_ids(self) -> Sequence[int]: ...
+
+
+@dataclass(slots=True)
+class BlockTable:
+    """The blocks of one request in one group, in order of tokens; 0 where none is needed."""
+
+    blocks: list[int] = field(default_factory=list)
+    # Blocks from the start on which commit has decided, whether or not it cached them.
+    num_cached: int = 0
+    # Blocks from the start that were given back because no later token attends to them.
+    retired: int = 0
+    # State groups: whether this request has allocated a state of its own.
+    started: bool = False
+
+
+@dataclass(slots=True)
+class Held:
+    """A request that holds blocks."""
+
+    request: Any
+    tables: list[BlockTable]
+    generation: int
+    # Tokens whose KV is known to be right: hits, then what commit reported.
+    num_computed: int
+    # Sizes of the steps that were allocated and not yet committed, oldest first.
+    open_steps: list[int] = field(default_factory=list)
+    # Positions at which a step ended and that lie on a block boundary of a state group.
+    step_ends: set[int] = field(default_factory=set)
+    # Where requests with this prefix were seen to part, 0 if nowhere: see CacheHit.
+    junction: int = 0
+    # Number and last of the hashes of computed blocks: they must not change afterwards.
+    num_hashes: int = 0
+    last_hash: bytes | None = None
+    # With verify_tokens: one record per hash, see prefixhash.cache.verify.
+    records: list[Any] = field(default_factory=list)
+
+    @property
+    def num_scheduled(self) -> int:
+        """Tokens that are computed or being computed."""
+        return self.num_computed + sum(self.open_steps)
+
+    def steps_until(self, num_computed: int) -> tuple[int, list[int]]:
+        """How many open steps `num_computed` closes, and where those ended that it covers wholly.
+
+        A step that is covered only in part had its drafts rejected; it is closed all the same.
+        """
+        closed = 0
+        ends = []
+        position = self.num_computed
+        for step in self.open_steps:
+            if position >= num_computed:
+                break
+            closed += 1
+            position += step
+            if position <= num_computed:
+                ends.append(position)
+        return closed, ends
+
+    def seal(self, hash_block_size: int) -> None:
+        """Remember the hash of the last computed block: tokens before it must not change now."""
+        hashes = self.request.block_hashes
+        count = min(self.num_computed // hash_block_size, len(hashes))
+        if count > self.num_hashes:
+            self.num_hashes = count
+            self.last_hash = hashes[count - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheHit:
+    """What a lookup found; a description, which holds nothing and may become stale.
+
+    Attributes:
+        num_tokens: length of the prefix whose KV is in the cache, less than the request's tokens.
+        block_ids: per group the blocks of that prefix in order of tokens; 0 where the group does
+            not need the block. Read only.
+        shared_prefix_tokens: length that at least one group has in the cache although the common
+            hit is shorter, 0 if there is none: other requests share this prefix, and a state group
+            should keep its state there (`PrefixCache.chunk_tokens` ends a step at it).
+    """
+
+    num_tokens: int
+    block_ids: tuple[list[int], ...]
+    shared_prefix_tokens: int = 0

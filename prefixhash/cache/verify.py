@@ -1,0 +1,102 @@
+"""Tokens behind the hashes, for algorithms in which two different prefixes may share one.
+
+Each published hash of the hash block size leads to a record of its block's tokens and extra keys
+and to the record of the block before. A hit counts only as far as the whole chain of records says
+what the request says, so that not even a deliberate collision, in this block or in an earlier one
+that the group does not hold any more, serves foreign KV.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from prefixhash.cache.tables import CachedRequest
+
+
+class BlockRecord:
+    """Tokens and extra keys of one block, and the record of the block before (None at the start).
+
+    Compared by identity; equal content is decided by `agrees`.
+    """
+
+    __slots__ = ("extra_keys", "parent", "token_ids")
+
+    def __init__(
+        self,
+        token_ids: array[int],
+        extra_keys: tuple[Any, ...] | None,
+        parent: BlockRecord | None,
+    ) -> None:
+        self.token_ids = token_ids
+        self.extra_keys = extra_keys
+        self.parent = parent
+
+
+class TokenVerifier:
+    """Records of the blocks that are findable. Memory: 8 bytes a token of every cached block."""
+
+    def __init__(self, block_hasher: Any, hash_block_size: int) -> None:
+        self._hasher = block_hasher
+        self._size = hash_block_size
+        # (block of the pool, group) to the record of its last hash block.
+        self._behind: dict[tuple[int, int], BlockRecord] = {}
+
+    def record(self, request: CachedRequest, records: list[BlockRecord], count: int) -> None:
+        """Extend the records of a request to `count` hash blocks. O(new blocks)."""
+        for index in range(len(records), count):
+            parent = records[-1] if records else None
+            records.append(BlockRecord(*self._content(request, index), parent))
+
+    def _content(
+        self, request: CachedRequest, index: int
+    ) -> tuple[array[int], tuple[Any, ...] | None]:
+        tokens = request.all_token_ids[index * self._size : (index + 1) * self._size]
+        return array("q", tokens), self._hasher.extra_keys(request, index)
+
+    def published(self, block: int, group: int, record: BlockRecord) -> None:
+        """The block now carries the hash that the record stands for."""
+        self._behind[block, group] = record
+
+    def clear(self) -> None:
+        """Forget all blocks."""
+        self._behind.clear()
+
+    def first_foreign(
+        self, request: CachedRequest, ids: Sequence[int], group: int, factor: int
+    ) -> int | None:
+        """Place of the first block of a hit that stands for another prefix; None if none does.
+
+        `factor` hash blocks make one block of the group; places with 0 are passed over.
+        O(tokens of the hit).
+        """
+        proved: set[tuple[int, int]] = set()
+        for place, block in enumerate(ids):
+            if not block:
+                continue
+            record = self._behind.get((block, group))
+            last = (place + 1) * factor - 1
+            if record is None or not self._agrees(request, record, last, proved):
+                return place
+        return None
+
+    def _agrees(
+        self,
+        request: CachedRequest,
+        record: BlockRecord | None,
+        index: int,
+        proved: set[tuple[int, int]],
+    ) -> bool:
+        walked = []
+        while record is not None and (id(record), index) not in proved:
+            tokens, extra_keys = self._content(request, index)
+            if record.token_ids != tokens or record.extra_keys != extra_keys:
+                return False
+            walked.append((id(record), index))
+            record = record.parent
+            index -= 1
+        if record is None and index != -1:
+            return False
+        proved.update(walked)
+        return True
