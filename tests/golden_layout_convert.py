@@ -234,7 +234,11 @@ def options_from(data: Data, *, count_null: bool) -> PlanOptions:
 def category(error: PrefixHashError) -> str:
     """The golden file's name for one of our errors."""
     if isinstance(error, InvalidArgumentError):
-        named = {"page_size_padded": "invalid_padding", "format_version": "invalid_layer"}
+        named = {
+            "page_size_padded": "invalid_padding",
+            "format_version": "invalid_layer",
+            "hash_block_size": "unsupported_block_sizes",
+        }
         return named.get(error.argument, "invalid_argument")
     if isinstance(error, UnsupportedCombinationError):
         subjects = {

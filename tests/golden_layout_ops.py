@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from prefixhash.errors import PrefixHashError, UnsupportedCombinationError
+from prefixhash.errors import NotEnoughMemoryError, PrefixHashError
 from prefixhash.layout import (
     KVCacheGroup,
     KVCachePlan,
     LayerSpec,
-    MultipleOf,
     PlanOptions,
-    align_attention_with_states,
     approximate_gcd,
     auto_fit_max_model_len,
     bucket_layers_by_page_size,
@@ -21,7 +20,6 @@ from prefixhash.layout import (
     estimate_max_model_len,
     group_layer_tuples,
     group_layers,
-    lay_out_block,
     lay_out_kv_cache,
     merge_specs,
     pack_kv_cache,
@@ -29,28 +27,32 @@ from prefixhash.layout import (
     project_groups,
     resolve_block_sizes,
     same_type,
-    select_kernel_block_size,
-    storage_of,
-    tensor_views,
 )
 from prefixhash.layout.merge import try_merge
-from prefixhash.layout.rows import ITEM_SIZES
-from prefixhash.layout.views import KernelLayout
 
 from .golden_layout_convert import (
     Data,
     Specs,
-    axis_sizes,
     canon_group,
     canon_spec,
     canon_tensors,
     category,
     options_from,
 )
-from .golden_layout_hash import block_hash_extra_keys
+from .golden_layout_more import OtherOperations
 
 
-class Answers:
+@dataclass(frozen=True)
+class AnyOf:
+    """Several values of the reference, of which one must be matched."""
+
+    choices: list[Any]
+
+    def __repr__(self) -> str:
+        return " or ".join(repr(choice) for choice in self.choices)
+
+
+class Answers(OtherOperations):
     """One golden file's conventions, and whether the null block counts as usable."""
 
     def __init__(self, golden: Data, *, count_null: bool) -> None:
@@ -64,7 +66,17 @@ class Answers:
         try:
             return {"output": operation(case["input"])}
         except PrefixHashError as error:
-            return {"error": category(error), "exception": error}
+            answer = {"error": category(error), "exception": error}
+            if isinstance(error, NotEnoughMemoryError):
+                answer["per_worker"] = [
+                    {
+                        "bytes_needed": needed,
+                        "bytes_planned_with": available,
+                        "estimated_max_model_len": longest,
+                    }
+                    for needed, available, longest in error.per_worker
+                ]
+            return answer
 
     def expected(self, case: Data) -> Data:
         """What the golden file says, in the same form."""
@@ -120,7 +132,7 @@ class Answers:
         groups = group_layers(layers, options)
         if len(groups) < 2 or not all(group.has_layer_specs for group in groups):
             return options
-        return _replace(options, draft_layers=(list(layers)[-1],))
+        return replace(options, draft_layers=(list(layers)[-1],))
 
     # One method per operation of the golden file.
 
@@ -262,112 +274,6 @@ class Answers:
             "hash_block_size": sizes.hash,
         }
 
-    def resolve_block_sizes(self, data: Data) -> Data:
-        options = self.option_data(data)
-        sizes = resolve_block_sizes(
-            [self.specs.make(spec) for spec in data["group_specs"]],
-            options["block_size"],
-            context_ranks=options["dcp"] * options["pcp"],
-            prefix_caching=options["prefix_caching"],
-            connector=options["connector"],
-            hash_block_size=options["hash_block_size"],
-        )
-        return {"scheduler_block_size": sizes.scheduler, "hash_block_size": sizes.hash}
-
-    def select_kernel_block_size(self, data: Data) -> Data:
-        supported = [_kernel_sizes(sizes) for sizes in data["supported"]]
-        return {"kernel_block_size": select_kernel_block_size(data["block_size"], supported)}
-
-    def align_attention_with_states(self, data: Data) -> Data:
-        dtype, row = storage_of(data.get("cache_dtype", "auto"))
-        vectors = 1 if data.get("use_mla") else 2
-        row_bytes = row.row_bytes((data["head_size"],) * vectors, ITEM_SIZES[dtype])
-        shapes, types = data["state_shapes"], data["state_dtypes"]
-        state: LayerSpec | None = None
-        if shapes:
-            state = self.specs.make(
-                {"kind": "mamba", "block_size": 1, "state_shapes": shapes, "state_dtypes": types}
-            )
-        block_size = data.get("block_size", self._option_defaults["block_size"])
-        aligned = align_attention_with_states(
-            data["num_kv_heads"] * row_bytes,
-            state.page_size_bytes if state else 0,
-            _kernel_sizes(data["kernel_block_sizes"]),
-            block_size=block_size,
-            state_cache_mode=data.get("mamba_cache_mode", "none"),
-            state_block_size=data.get("mamba_block_size") or data.get("chunk_size"),
-        )
-        return {
-            "attention_block_size": aligned.attention_block_size,
-            "mamba_block_size": aligned.state_block_size,
-            "mamba_page_size_padded": aligned.state_page_size_padded,
-        }
-
-    def tensor_views(self, data: Data) -> Data:
-        groups, options = self.grouped(data), self.options(data)
-        layout = lay_out_block(groups, cross_layer_packing=options.cross_layer_packing)
-        num_blocks = options.num_blocks_override or layout.num_blocks(data["available_memory"])
-        tokens = data["kernel_block_sizes"] or [group.block_size for group in groups]
-        output: Data = {
-            "groups": [canon_group(group) for group in groups],
-            "num_blocks": num_blocks,
-            "tensors": canon_tensors(layout.tensors(num_blocks)),
-            "kernel_block_sizes": tokens,
-        }
-        try:
-            views = tensor_views(groups, layout, num_blocks, self.kernel_layouts(data), tokens)
-        except UnsupportedCombinationError as error:
-            output["views"] = {"error": category(error)}
-            return output
-        output["views"] = {
-            name: [_view(view) for view in layer_views] for name, layer_views in views.items()
-        }
-        return output
-
-    def kernel_layouts(self, data: Data) -> dict[str, KernelLayout]:
-        """Layouts by layer; a kernel's dims follow the layer's format, whatever its mode."""
-        layouts = {}
-        for name, key in data["layers"]:
-            backend = data["backends"].get(key)
-            if backend is None:
-                continue
-            spec = self.specs.fill(data["specs"][key])
-            by_format = backend.get("dims_by_format", {})
-            dims = by_format.get(spec["cache_format"], backend["dims"])
-            sizes = axis_sizes(dims, self.specs.make(data["specs"][key]))
-            order = backend["order"]
-            layouts[name] = KernelLayout(tuple(sizes), None if order is None else tuple(order))
-        return layouts
-
-    def usable_blocks(self, data: Data) -> Data:
-        options = PlanOptions(num_blocks_override=data["num_blocks"])
-        usable = data["num_blocks"] - options.reserved_blocks
-        return {"null_block_id": 0, "usable_blocks": usable, "usage": 0}
-
-    def admit_request(self, data: Data) -> Data:
-        needed = -(-data["tokens"] // data["block_size"])
-        free = self.usable_blocks(data)["usable_blocks"]
-        return {"blocks_needed": needed, "blocks_free": free, "can_run": needed <= free}
-
-    def block_hash_extra_keys(self, data: Data) -> Data:
-        return block_hash_extra_keys(data)
-
-
-class AnyOf:
-    """Several values of the reference, of which one must be matched."""
-
-    def __init__(self, choices: list[Any]) -> None:
-        self.choices = choices
-
-    def __repr__(self) -> str:
-        return " or ".join(repr(choice) for choice in self.choices)
-
-
-def _replace(options: PlanOptions, **changes: Any) -> PlanOptions:
-    from dataclasses import replace
-
-    return replace(options, **changes)
-
 
 def _worker(plan: KVCachePlan) -> Data:
     return {
@@ -378,18 +284,4 @@ def _worker(plan: KVCachePlan) -> Data:
         "blocks_needed_for_one_request": list(plan.blocks_needed()),
         "capacity_tokens": plan.capacity_tokens,
         "max_concurrency": plan.max_concurrency,
-    }
-
-
-def _kernel_sizes(sizes: Sequence[Any]) -> list[int | MultipleOf]:
-    return [size if isinstance(size, int) else MultipleOf(size["multiple_of"]) for size in sizes]
-
-
-def _view(view: Any) -> Data:
-    return {
-        "buffer": view.buffer,
-        "dtype": view.dtype,
-        "shape": list(view.shape),
-        "stride": list(view.stride),
-        "storage_offset": view.storage_offset,
     }

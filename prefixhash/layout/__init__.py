@@ -17,6 +17,7 @@ from prefixhash.layout.block_sizes import (
 )
 from prefixhash.layout.grouping import equal_group_size, group_layers, unify_page_sizes
 from prefixhash.layout.groups import KVCacheGroup
+from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
 from prefixhash.layout.merge import merge_specs, same_type
 from prefixhash.layout.need import (
     NeedCurve,
@@ -50,13 +51,11 @@ from prefixhash.layout.rows import (
     storage_of,
 )
 from prefixhash.layout.specs import (
-    AttentionSpec,
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
     FullAttentionSpec,
     HiddenStateSpec,
-    LayerSpec,
     MambaSpec,
     MLAAttentionSpec,
     SlidingWindowMLASpec,

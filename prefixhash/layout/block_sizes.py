@@ -13,8 +13,9 @@ from prefixhash.errors import (
     UnsupportedCombinationError,
 )
 from prefixhash.layout.groups import KVCacheGroup
+from prefixhash.layout.layer_spec import LayerSpec
 from prefixhash.layout.options import STATE_CACHE_MODES, require_positive
-from prefixhash.layout.specs import LayerSpec, MambaSpec
+from prefixhash.layout.specs import MambaSpec
 
 
 @dataclass(frozen=True)

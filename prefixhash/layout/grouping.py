@@ -16,15 +16,14 @@ from prefixhash.errors import (
     UnsupportedCombinationError,
 )
 from prefixhash.layout.groups import KVCacheGroup
+from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
 from prefixhash.layout.merge import same_type, try_merge
 from prefixhash.layout.options import PlanOptions
 from prefixhash.layout.specs import (
-    AttentionSpec,
     ChunkedLocalAttentionSpec,
     EncoderOnlyAttentionSpec,
     FullAttentionSpec,
     HiddenStateSpec,
-    LayerSpec,
     MambaSpec,
     MLAAttentionSpec,
     SlidingWindowMLASpec,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from prefixhash.errors import InvalidArgumentError
+from prefixhash.layout.layer_spec import LayerSpec
 from prefixhash.layout.merge import same_type
-from prefixhash.layout.specs import LayerSpec
 
 
 @dataclass(frozen=True)

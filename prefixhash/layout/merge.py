@@ -10,7 +10,8 @@ from prefixhash.errors import (
     InvalidArgumentError,
     UnsupportedCombinationError,
 )
-from prefixhash.layout.specs import EncoderOnlyAttentionSpec, FullAttentionSpec, LayerSpec
+from prefixhash.layout.layer_spec import LayerSpec
+from prefixhash.layout.specs import EncoderOnlyAttentionSpec, FullAttentionSpec
 
 # What a kernel attends to, not what is stored: may be recorded on some layers of a merged spec.
 _RECORDED = ("recorded_window", "recorded_chunk")

@@ -9,10 +9,10 @@ from functools import cached_property
 from prefixhash.errors import InconsistentWorkersError, InvalidArgumentError
 from prefixhash.layout.grouping import group_layers
 from prefixhash.layout.groups import KVCacheGroup
+from prefixhash.layout.layer_spec import LayerSpec
 from prefixhash.layout.need import Budget, NeedCurve, check_budgets
 from prefixhash.layout.options import PlanOptions
 from prefixhash.layout.packing import BlockLayout, KVCacheTensor, Slot, lay_out_block
-from prefixhash.layout.specs import LayerSpec
 
 Layers = Mapping[str, LayerSpec]
 

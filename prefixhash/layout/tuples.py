@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 
 from prefixhash.errors import IncompatibleLayersError, InvalidArgumentError
 from prefixhash.layout.groups import KVCacheGroup
+from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
 from prefixhash.layout.packing import packed_layout
-from prefixhash.layout.specs import (
-    HiddenStateSpec,
-    LayerSpec,
-    MLAAttentionSpec,
-    SlidingWindowMLASpec,
-)
+from prefixhash.layout.specs import HiddenStateSpec, MLAAttentionSpec, SlidingWindowMLASpec
 
 Layers = Mapping[str, LayerSpec]
+
+# Every attention kernel in use takes blocks of so many tokens.
+_KERNEL_TOKENS = 16
 
 
 def approximate_gcd(values: Sequence[int], lower_bound: int | None = None) -> int:
@@ -71,8 +70,9 @@ def group_layer_tuples(families: Sequence[Layers]) -> tuple[KVCacheGroup, ...]:
 def group_latent_model(layers: Layers) -> tuple[KVCacheGroup, ...]:
     """Groups of a model with window-latent layers: layer tuples, then what fits over their slots.
 
-    Layers of other kinds get groups of their own, laid over the others' bytes and split so that
-    they do not widen the block; hidden states get blocks of as many tokens as the block holds.
+    Layers of other kinds get groups of their own, laid over the others' bytes, with blocks cut and
+    layers dealt so that they do not widen the block; hidden states get blocks of as many tokens as
+    the block holds.
     """
     latent: dict[str, LayerSpec] = {}
     windows: dict[tuple[object, ...], dict[str, LayerSpec]] = {}
@@ -174,10 +174,29 @@ def _window_groups(by_page: dict[int, dict[str, LayerSpec]], chunk: int) -> list
 
 
 def _overlay_groups(family: Layers, width: int) -> tuple[KVCacheGroup, ...]:
-    total = sum(spec.page_size_bytes for spec in family.values())
-    count = min(len(family), max(1, -(-total // max(width, 1))))
-    layers = list(family.items())
+    fitted = {name: _with_fitting_blocks(spec, width) for name, spec in family.items()}
+    block_size = min(spec.block_size for spec in fitted.values())
+    layers = [(name, spec.with_block_size(block_size)) for name, spec in family.items()]
+    total = sum(spec.page_size_bytes for _, spec in layers)
+    count = min(len(layers), max(1, -(-total // width)))
     return tuple(KVCacheGroup.of(dict(layers[i::count]), overlay=True) for i in range(count))
+
+
+def _with_fitting_blocks(spec: LayerSpec, width: int) -> LayerSpec:
+    """The layer with the largest fraction of its blocks whose page is within `width` bytes.
+
+    Fractions that no kernel takes (not multiples of 16 tokens) are left out; if none fits, the
+    layer stays as it is and widens the block. State pages cannot shrink.
+    """
+    if not isinstance(spec, AttentionSpec):
+        return spec
+    for parts in range(1, spec.block_size // _KERNEL_TOKENS + 1):
+        tokens, rest = divmod(spec.block_size, parts)
+        if rest == 0 and tokens % _KERNEL_TOKENS == 0:
+            smaller = spec.with_block_size(tokens)
+            if smaller.page_size_bytes <= width:
+                return smaller
+    return spec
 
 
 def _hidden_group(name: str, spec: HiddenStateSpec, width: int) -> KVCacheGroup:

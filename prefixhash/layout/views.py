@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from prefixhash.errors import InvalidArgumentError, UnsupportedCombinationError
 from prefixhash.layout.groups import KVCacheGroup
+from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
 from prefixhash.layout.packing import BlockLayout, Slot
 from prefixhash.layout.rows import ITEM_SIZES
-from prefixhash.layout.specs import AttentionSpec, LayerSpec, MambaSpec
+from prefixhash.layout.specs import MambaSpec
 
 Axis = str | int
 _NAMES = ("blocks", "tokens", "heads", "vector", "row")

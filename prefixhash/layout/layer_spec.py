@@ -1,0 +1,177 @@
+"""What all layer specs share: identity by value, pages, padding, rows of attention layers."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from prefixhash.errors import InvalidArgumentError
+from prefixhash.layout.options import BlockNeed, PlanOptions, require_positive
+from prefixhash.layout.rows import ITEM_SIZES, PLAIN, RowFormat, dtype_name
+
+SpecT = TypeVar("SpecT", bound="LayerSpec")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LayerSpec:
+    """What all kinds share: tokens per block, and padding of the page.
+
+    `page_size_padded` (bytes) replaces the page and must not be below the real one; `alignment`
+    rounds the page up to a multiple, unless `page_size_padded` is given.
+    """
+
+    kind: ClassVar[str]
+    # Layers of one family with equal blocks (and windows) need equally many blocks.
+    family: ClassVar[str]
+
+    block_size: int
+    page_size_padded: int | None = None
+    alignment: int | None = None
+
+    def __post_init__(self) -> None:
+        require_positive("block_size", self.block_size)
+        require_positive("page_size_padded", self.page_size_padded, optional=True)
+        require_positive("alignment", self.alignment, optional=True)
+        self._check()
+        real = self._content_bytes()
+        page = -(-real // (self.alignment or 1)) * (self.alignment or 1)
+        if self.page_size_padded is not None:
+            page = self.page_size_padded
+        if page < real:
+            problem = f"is below the {real} bytes that the page holds"
+            raise InvalidArgumentError("page_size_padded", page, problem)
+        set_once = object.__setattr__
+        set_once(self, "_content", real)
+        set_once(self, "_page", page)
+        set_once(self, "_identity", (type(self), *self._compared().values()))
+        set_once(self, "_hash", hash(self._identity))  # type: ignore[attr-defined]
+
+    def _check(self) -> None:
+        """Normalises and checks the fields of the kind."""
+
+    def _content_bytes(self) -> int:
+        raise NotImplementedError
+
+    def _compared(self) -> dict[str, object]:
+        """Field name to value, in the form that is compared."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @property
+    def page_size_bytes(self) -> int:
+        """Bytes of one block in this layer, padding included."""
+        return self._page  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def content_size_bytes(self) -> int:
+        """Bytes of one block in this layer that are used."""
+        return self._content  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def rows_per_block(self) -> int:
+        """Stored rows per block: the tokens, fewer where a layer compresses them."""
+        return self.block_size
+
+    @property
+    def type_key(self) -> tuple[object, ...]:
+        """Layers with equal keys need equally many blocks and can form one group."""
+        return self.family, self.block_size
+
+    def block_need(self, options: PlanOptions) -> BlockNeed:
+        """Most blocks that one request holds in this layer, as a function of its length."""
+        raise NotImplementedError
+
+    def with_block_size(self: SpecT, block_size: int) -> SpecT:
+        """The same layer with other blocks; a padded page grows or shrinks with them."""
+        padded = self.page_size_padded
+        if padded is not None:
+            padded = -(-padded * block_size // self.block_size)
+        return dataclasses.replace(self, block_size=block_size, page_size_padded=padded)
+
+    def padded_to(self: SpecT, page_size: int) -> SpecT:
+        """The same layer with a page of exactly `page_size` bytes."""
+        if page_size == self.page_size_bytes:
+            return self
+        return dataclasses.replace(self, page_size_padded=page_size)
+
+    def aligned_to(self: SpecT, alignment: int) -> SpecT:
+        """The same layer with its page rounded up to a multiple of `alignment` bytes."""
+        return dataclasses.replace(self, page_size_padded=None, alignment=alignment)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, LayerSpec):
+            return NotImplemented
+        mine, theirs = self._identity, other._identity  # type: ignore[attr-defined]
+        return bool(mine == theirs)
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined,no-any-return]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Rebuilt from the fields: hashes of strings differ from process to process.
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return _rebuild, (type(self), values)
+
+
+def _rebuild(cls: type[LayerSpec], values: dict[str, Any]) -> LayerSpec:
+    return cls(**values)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AttentionSpec(LayerSpec):
+    """Shared by all attention kinds.
+
+    `dtype`: element type of the stored tensor, `row`: how a row of it is laid out; a packed or
+    opaque row needs one-byte elements. `head_size_v` defaults to `head_size`.
+    `reads_by_block_stride`: the kernel takes the distance of two blocks at run time, so that the
+    page may be padded.
+    """
+
+    num_kv_heads: int
+    head_size: int
+    head_size_v: int | None = None
+    dtype: str = "bfloat16"
+    row: RowFormat = PLAIN
+    reads_by_block_stride: bool = False
+
+    def _check(self) -> None:
+        require_positive("num_kv_heads", self.num_kv_heads)
+        require_positive("head_size", self.head_size)
+        require_positive("head_size_v", self.head_size_v, optional=True)
+        object.__setattr__(self, "dtype", dtype_name(self.dtype))
+        if not self.row.is_plain and self.item_size != 1:
+            problem = f"row format {self.row.name!r} stores bytes: use uint8 or another 1-byte type"
+            raise InvalidArgumentError("dtype", self.dtype, problem)
+
+    def _compared(self) -> dict[str, object]:
+        return {**super()._compared(), "head_size_v": self.value_size}
+
+    def _content_bytes(self) -> int:
+        return self.rows_per_block * self.num_kv_heads * self.row_bytes
+
+    @property
+    def item_size(self) -> int:
+        """Bytes per element."""
+        return ITEM_SIZES[self.dtype]
+
+    @property
+    def value_size(self) -> int:
+        """Width of a value vector in elements."""
+        return self.head_size if self.head_size_v is None else self.head_size_v
+
+    @property
+    def vector_widths(self) -> tuple[int, ...]:
+        """Widths of the vectors of one row, in elements."""
+        return self.head_size, self.value_size
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of one head."""
+        return self.row.row_bytes(self.vector_widths, self.item_size)
+
+    @property
+    def scale_size_bytes(self) -> int:
+        """Bytes of per-vector scales in one page."""
+        return self.rows_per_block * self.num_kv_heads * self.row.scales(self.vector_widths)
