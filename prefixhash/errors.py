@@ -186,6 +186,28 @@ class UnsupportedCombinationError(PlanningError):
         return type(self), (self.subject, self.problem)
 
 
+class ModelConfigError(PlanningError):
+    """A model's config.json does not say, or says unclearly, what its layers keep.
+
+    `model_type` is the decoder's (may be empty), `fields` names the fields to add or correct.
+    """
+
+    def __init__(self, model_type: str, problem: str, fields: tuple[str, ...] = ()) -> None:
+        self.model_type = model_type
+        self.problem = problem
+        self.fields = fields
+        super().__init__(
+            f"config of model_type={model_type!r}: {problem}" if model_type else problem
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.model_type, self.problem, self.fields)
+
+
+class UnknownArchitectureError(ModelConfigError):
+    """The architecture is not known, and its fields do not say enough without knowing it."""
+
+
 def _rebuild(kind: type[Exception], args: tuple[object, ...], data: dict[str, object]) -> Exception:
     """Unpickles an error with keyword-only data."""
     return kind(*args, **data)

@@ -19,6 +19,15 @@ from prefixhash.layout.grouping import equal_group_size, group_layers, unify_pag
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
 from prefixhash.layout.merge import merge_specs, same_type
+from prefixhash.layout.model_architectures import known_model_types
+from prefixhash.layout.model_config import (
+    ModelLayers,
+    bytes_per_block,
+    read_model_config,
+    specs_from_model_config,
+    split_layers,
+)
+from prefixhash.layout.model_rank import ModelLayer
 from prefixhash.layout.need import (
     NeedCurve,
     auto_fit_max_model_len,
@@ -104,6 +113,8 @@ __all__ = [
     "LayerSpec",
     "MLAAttentionSpec",
     "MambaSpec",
+    "ModelLayer",
+    "ModelLayers",
     "MultipleOf",
     "NeedCurve",
     "PlanOptions",
@@ -118,12 +129,14 @@ __all__ = [
     "blocks_needed",
     "bucket_layers_by_page_size",
     "bytes_needed",
+    "bytes_per_block",
     "check_enough_memory",
     "equal_group_size",
     "estimate_max_model_len",
     "group_layer_tuples",
     "group_layers",
     "grow_quantised_blocks",
+    "known_model_types",
     "lay_out_block",
     "lay_out_kv_cache",
     "merge_specs",
@@ -131,11 +144,14 @@ __all__ = [
     "plan_kv_cache",
     "plan_workers",
     "project_groups",
+    "read_model_config",
     "resolve_block_sizes",
     "same_type",
     "select_common_layout",
     "select_kernel_block_size",
     "slot_packed",
+    "specs_from_model_config",
+    "split_layers",
     "storage_of",
     "tensor_views",
     "unify_page_sizes",
