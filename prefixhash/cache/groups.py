@@ -112,12 +112,24 @@ def as_group(value: Any) -> CacheGroup:
     )
 
 
-def as_groups(groups: Iterable[Any]) -> tuple[CacheGroup, ...]:
-    """All groups of a cache; at least one."""
-    found = tuple(map(as_group, groups))
+def as_groups(groups: Iterable[Any], *, eagle: bool = False) -> tuple[CacheGroup, ...]:
+    """All groups of a cache; at least one.
+
+    With `eagle`, the groups that are marked as a drafter's (`is_draft`, `is_eagle_group`) drop the
+    last block of a hit; if none is marked, all that can be hit do.
+    """
+    given = list(groups)
+    found = [as_group(value) for value in given]
     if not found:
-        raise InvalidArgumentError("groups", groups, "at least one group is needed")
-    return found
+        raise InvalidArgumentError("groups", given, "at least one group is needed")
+    if eagle and not any(group.eagle for group in found):
+        drafts = [
+            bool(getattr(value, "is_draft", False) or getattr(value, "is_eagle_group", False))
+            for value in given
+        ]
+        marked = drafts if any(drafts) else [group.cacheable for group in found]
+        found = [replace(group, eagle=mark) for group, mark in zip(found, marked, strict=True)]
+    return tuple(found)
 
 
 def _positive(name: str, value: int | None) -> None:

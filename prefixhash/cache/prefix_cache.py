@@ -51,6 +51,8 @@ class PrefixCache:
             not cover; say True if yours do.
         whole_sequence: admit a request only if all its tokens fit, not just the first step.
         watermark: share of the pool that an admission must leave free while others run.
+        eagle: an EAGLE-type drafter runs: the groups of its layers (`is_draft`), or all if none is
+            marked, leave the last matched block of a hit to be computed again.
         retention_interval: how densely sliding-window and state groups keep what a hit needs:
             None at every aligned length, a multiple of the alignment at its multiples, 0 only at
             the ends of prompts and where requests were seen to part.
@@ -77,6 +79,7 @@ class PrefixCache:
         enable_caching: bool | None = None,
         whole_sequence: bool = False,
         watermark: float = 0.0,
+        eagle: bool = False,
         retention_interval: int | None = None,
         events: bool = False,
         report_reuse: bool = False,
@@ -84,7 +87,7 @@ class PrefixCache:
         verify_tokens: bool = False,
         residency: ResidencySampler | None = None,
     ) -> None:
-        self.groups = as_groups(groups)
+        self.groups = as_groups(groups, eagle=eagle)
         options = CacheOptions(
             hash_block_size=hash_block_size,
             max_model_len=max_model_len,
@@ -117,11 +120,9 @@ class PrefixCache:
         self._counter = StatsCounter()
 
     @classmethod
-    def single(
-        cls, num_blocks: int, block_size: int, *, eagle: bool = False, **options: Any
-    ) -> PrefixCache:
+    def single(cls, num_blocks: int, block_size: int, **options: Any) -> PrefixCache:
         """A cache of one full-attention group; `options` are those of `PrefixCache`."""
-        return cls([CacheGroup("full_attention", block_size, eagle=eagle)], num_blocks, **options)
+        return cls([CacheGroup("full_attention", block_size)], num_blocks, **options)
 
     # -- lookup ----------------------------------------------------------------------------
 

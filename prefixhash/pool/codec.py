@@ -160,17 +160,14 @@ def _from_wire(event: Any) -> Event:
         return AllBlocksCleared()
     if kind not in ("BlockStored", "BlockRemoved"):
         raise InvalidArgumentError("payload", event, "is an event of a type that is not known here")
-    hashes = fields.get("block_hashes")
-    if not isinstance(hashes, list):
-        raise InvalidArgumentError("payload", event, "has no list of block_hashes")
-    fields["block_hashes"] = tuple(map(_hash, hashes))
+    fields["block_hashes"] = tuple(map(_hash, _list(fields, "block_hashes")))
     fields.setdefault("medium", None)
     record: type[BlockRemoved | BlockStored] = BlockRemoved
     if kind == "BlockStored":
         record = BlockStored
         parent = fields.get("parent_block_hash")
         fields["parent_block_hash"] = None if parent is None else _hash(parent)
-        fields["token_ids"] = tuple(fields.get("token_ids") or ())
+        fields["token_ids"] = tuple(_list(fields, "token_ids"))
         for name in ("extra_keys", "lookahead_token_ids"):
             fields[name] = _tuples(fields.get(name))
     return record(**{name: fields[name] for name in record._fields if name in fields})
@@ -185,6 +182,13 @@ def _fields(event: Any) -> dict[str, Any]:
         values = [value for value in event[1:] if not isinstance(value, dict)]
         return {"type": event[0], **dict(zip(names, values, strict=False))}
     raise InvalidArgumentError("payload", event, "is no event: a map or an array is expected")
+
+
+def _list(fields: dict[str, Any], name: str) -> list[Any]:
+    value = fields.get(name)
+    if not isinstance(value, list):
+        raise InvalidArgumentError("payload", value, f"an event needs a list of {name}")
+    return value
 
 
 def _hash(value: Any) -> int | bytes:

@@ -244,6 +244,13 @@ def test_pc_069_drop_with_unequal_block_sizes(eagle_full: bool) -> None:
     assert run(cache, range(200)) == 160
 
 
+def test_drop_at_the_start_of_a_prompt() -> None:
+    # Blocks 0 to 2 are there: 32 tokens, and the block after them for the drafter.
+    cache = PrefixCache([full(32), sliding(16, 40, eagle=True)], 100)
+    run(cache, range(49))
+    assert cache.lookup(ask(cache, [*range(48), 7, 8])).num_tokens == 32
+
+
 def test_pc_070_sparse_retention_keeps_the_boundary_before_the_last() -> None:
     cache = PrefixCache([full(32), sliding(16, 64)], 100, retention_interval=0)
     run(cache, range(161))
