@@ -11,9 +11,10 @@ from prefixhash.errors import InvalidArgumentError
 from prefixhash.trace._stack import BlockStack, RunStack
 from prefixhash.trace.definitions import HEADLINE, Definition, Weights, find_definition
 from prefixhash.trace.interning import Interner
+from prefixhash.trace.metering import Meter, TurnCounter
 from prefixhash.trace.policies import ORDERS
 from prefixhash.trace.records import TraceRequest
-from prefixhash.trace.series import RateOverTime, WorkingSet, WorkingSetSamples
+from prefixhash.trace.series import WorkingSet, WorkingSetSamples
 
 # Engines keep one block of a pool as the null block, and a request that runs needs one for the
 # tail that is not yet a full block: a pool of N blocks caches like an LRU of N - 2.
@@ -26,7 +27,8 @@ class HitRateCurve:
 
     `total` is the denominator by the definition `count`, in its unit. `hits[c]` is the numerator
     with room for c blocks; the last entry holds for all larger caches. `standard_error` is None
-    for an exact curve, otherwise one standard error of the *rate* at each capacity.
+    for an exact curve, otherwise one standard error of the *rate* at each capacity. `unbounded`
+    counts a cache that never evicts: over time, by type, by turn (nothing where sampled).
     """
 
     count: str
@@ -39,7 +41,7 @@ class HitRateCurve:
     num_unique: int
     first_uses: float
     chained: bool
-    over_time: RateOverTime
+    unbounded: Meter
     working_set: WorkingSetSamples
     standard_error: list[float] | None = None
     scale: float = 1.0
@@ -108,7 +110,8 @@ class CurveBuilder:
     head_first: bool = False
     warmup: int = 0
     interner: Interner = field(default_factory=Interner)
-    over_time: RateOverTime = field(default_factory=RateOverTime)
+    meter: Meter = field(default_factory=Meter)
+    turns: TurnCounter = field(default_factory=TurnCounter)
     working_set: WorkingSetSamples = field(default_factory=WorkingSetSamples)
     num_requests: int = 0
     num_references: int = 0
@@ -116,12 +119,14 @@ class CurveBuilder:
     first_uses: float = 0
 
     def __post_init__(self) -> None:
+        self.meter.warmup = self.warmup
         self._stack: RunStack | BlockStack = RunStack(self.head_first)
 
     def add(self, request: TraceRequest) -> None:
         """Counts one request. O(runs log requests) for prefix hashes, else O(blocks log blocks)."""
         weights = self.definition.weigh(request.num_tokens, len(request.ids), self.block_size)
-        ids = self.interner.intern(request.ids[: weights.cached])
+        ids = self.interner.intern(request.ids)
+        del ids[weights.cached :]
         if not self.interner.chained and isinstance(self._stack, RunStack):
             self._stack = BlockStack.from_runs(self._stack, self.interner.depths())
         now = self.num_requests
@@ -131,11 +136,11 @@ class CurveBuilder:
             ids, len(self.interner), weights.limit, weights.each, weights.last, now
         )
         self.num_requests += 1
-        self.num_references += len(ids)
+        self.num_references += len(request.ids)
         self.total += weights.total
         value = weights.value(hits)
         self.first_uses += weights.value(len(ids)) - value
-        self.over_time.add(now, value, weights.total, request.timestamp)
+        self.meter.add(now, request, self.turns.turn(request), value, weights.total)
         if self.working_set.wants(now):
             self._sample_working_set(now, request.timestamp)
 
@@ -153,14 +158,14 @@ class CurveBuilder:
             len(self.interner),
             self.first_uses,
             self.interner.chained,
-            self.over_time,
+            self.meter,
             self.working_set,
         )
 
     def _sample_working_set(self, now: int, timestamp: float | None) -> None:
         timeline = self._stack.timeline
         recent = tuple(timeline.since(now + 1 - window) for window in self.working_set.windows)
-        self.working_set.add(WorkingSet(now, timestamp, recent, len(self.interner)))
+        self.working_set.add(WorkingSet(now, timestamp, recent, timeline.total))
 
 
 def hit_rate_curve(

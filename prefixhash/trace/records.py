@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 # Opaque: integers of any size, strings, or (conversation, id) pairs where ids are local to one.
 BlockId = int | str | bytes | tuple[int, int | str]
@@ -35,7 +36,8 @@ class TraceRequest:
 
     `ids` names the blocks of the prompt in order, one for each `block_size` tokens of the trace; a
     last, partial block may or may not have been recorded. Times are in seconds from the trace's own
-    zero. What a format does not record is None (`output_tokens`: 0).
+    zero. What a format does not record is None (`output_tokens`: 0). `hashed` is the hashed
+    `Request` of a prompt with tokens, once somebody has made it.
     """
 
     ids: Sequence[BlockId]
@@ -47,3 +49,4 @@ class TraceRequest:
     turn: int | None = None
     kind: str | None = None
     prompt: TokenPrompt | None = None
+    hashed: Any = None

@@ -18,9 +18,10 @@ import math
 from prefixhash.trace._stack import BlockStack
 from prefixhash.trace.curve import HitRateCurve
 from prefixhash.trace.definitions import Definition, Weights
+from prefixhash.trace.metering import Meter
 from prefixhash.trace.policies import ORDERS
 from prefixhash.trace.records import BlockId, TraceRequest
-from prefixhash.trace.series import RateOverTime, WorkingSetSamples
+from prefixhash.trace.series import WorkingSetSamples
 
 REPLICATES = 8
 _MASK = (1 << 64) - 1
@@ -44,7 +45,6 @@ class SampledCurveBuilder:
         self._head_first = head_first
         self._share = share
         self._replicates = [_Replicate(head_first) for _ in range(REPLICATES)]
-        self._over_time = RateOverTime()
         self._num_requests = 0
         self._num_references = 0
         self._total = 0.0
@@ -73,7 +73,7 @@ class SampledCurveBuilder:
             if blocks:
                 replicate.access(blocks, now)
         self._num_requests += 1
-        self._num_references += weights.cached
+        self._num_references += len(request.ids)
         self._total += weights.total
         self._countable += weights.value(weights.cached)
 
@@ -104,7 +104,7 @@ class SampledCurveBuilder:
             round(sampled / self._share),
             first_uses,
             True,
-            self._over_time,
+            Meter(),
             WorkingSetSamples(),
             errors,
             scale,

@@ -1,0 +1,88 @@
+"""Counting what a replay hit: in total, over time, by type and by turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from prefixhash.trace.records import TraceRequest
+from prefixhash.trace.series import RateOverTime
+
+# Turns from the first of each group; conversations have a long tail.
+_TURN_GROUPS = (1, 2, 3, 4, 5, 9, 17, 33)
+_MOST_KINDS = 50
+_OTHER = "(other)"
+
+
+@dataclass(slots=True)
+class Tally:
+    """Hits of a group of requests, in the unit of the definition."""
+
+    requests: int = 0
+    hits: float = 0
+    total: float = 0
+
+    @property
+    def rate(self) -> float:
+        return self.hits / self.total if self.total else 0.0
+
+    def add(self, hits: float, total: float) -> None:
+        self.requests += 1
+        self.hits += hits
+        self.total += total
+
+
+@dataclass(slots=True)
+class Meter:
+    """Counts one replay at one capacity; the first `warmup` requests are left out."""
+
+    warmup: int = 0
+    overall: Tally = field(default_factory=Tally)
+    by_kind: dict[str, Tally] = field(default_factory=dict)
+    by_turn: dict[int, Tally] = field(default_factory=dict)
+    over_time: RateOverTime = field(default_factory=RateOverTime)
+
+    def add(
+        self, index: int, request: TraceRequest, turn: int | None, hits: float, total: float
+    ) -> None:
+        if index < self.warmup:
+            return
+        self.overall.add(hits, total)
+        self.over_time.add(index, hits, total, request.timestamp)
+        if request.kind is not None:
+            kind = request.kind
+            if kind not in self.by_kind and len(self.by_kind) >= _MOST_KINDS:
+                kind = _OTHER
+            self.by_kind.setdefault(kind, Tally()).add(hits, total)
+        if turn is not None:
+            self.by_turn.setdefault(turn_group(turn), Tally()).add(hits, total)
+
+
+def turn_group(turn: int) -> int:
+    """The first turn of the group that `turn` belongs to."""
+    return max((first for first in _TURN_GROUPS if first <= turn), default=_TURN_GROUPS[0])
+
+
+def turn_label(first: int) -> str:
+    """`1`, `5-8`, `33+`: the turns of the group that begins with `first`."""
+    place = _TURN_GROUPS.index(first)
+    if place == len(_TURN_GROUPS) - 1:
+        return f"{first}+"
+    last = _TURN_GROUPS[place + 1] - 1
+    return str(first) if first == last else f"{first}-{last}"
+
+
+class TurnCounter:
+    """The turn of each request within its session: as recorded, or counted.
+
+    Memory: one number for each session of a trace that records sessions but no turns.
+    """
+
+    def __init__(self) -> None:
+        self._turns: dict[str, int] = {}
+
+    def turn(self, request: TraceRequest) -> int | None:
+        if request.turn is not None or request.session is None:
+            return request.turn
+        turn = self._turns.get(request.session, 0) + 1
+        self._turns[request.session] = turn
+        return turn

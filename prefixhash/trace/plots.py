@@ -1,0 +1,257 @@
+"""Pictures of curves and replays. Matplotlib is imported when a picture is drawn.
+
+Lines differ in style and marks as well as in colour, so that they can be told apart in black and
+white. Figures are drawn without pyplot: no global state, no display.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prefixhash.errors import PrefixHashError
+from prefixhash.trace.curve import HitRateCurve
+from prefixhash.trace.series import RateOverTime
+
+_STYLES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)))
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+# Okabe and Ito's colours: distinct for colour-blind readers, and in brightness.
+_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MOST_LINES = len(_STYLES)
+_RC: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    # The same picture gives the same bytes.
+    "svg.hashsalt": "prefixhash",
+    "svg.fonttype": "path",
+}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A capacity shown on the curve. `series`: marks of one policy share a symbol."""
+
+    label: str
+    blocks: float
+    rate: float
+    series: str = "marked capacities"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What a picture or page shows of one trace."""
+
+    title: str
+    curve: HitRateCurve
+    marks: Sequence[Mark] = ()
+    over_time: Sequence[tuple[str, RateOverTime]] = ()
+    # Blocks of the picture's unit for each block of the curve (a pool with smaller blocks).
+    blocks_scale: float = 1.0
+    bytes_per_block: int | None = None
+    notes: Sequence[str] = field(default_factory=tuple)
+
+
+def save_plot(picture: Picture, path: str | Path) -> None:
+    """Draws curve, hit rate over time and reuse distances into a .png, .svg or .pdf file."""
+    with _matplotlib_rc():
+        figure = _figure(8.0, 9.6)
+        axes = figure.subplots(3, 1)
+        draw_curve(axes[0], picture)
+        draw_over_time(axes[1], picture)
+        draw_reuse_distances(axes[2], picture)
+        figure.suptitle(picture.title, fontsize=11)
+        metadata: dict[str, Any] = {"Date": None} if str(path).lower().endswith(".svg") else {}
+        figure.savefig(path, dpi=150, metadata=metadata)
+
+
+def svg_panels(picture: Picture) -> dict[str, str]:
+    """The three drawings as SVG elements, by name, for a page."""
+    panels = {
+        "curve": draw_curve,
+        "over_time": draw_over_time,
+        "reuse_distances": draw_reuse_distances,
+    }
+    svgs = {}
+    with _matplotlib_rc():
+        for name, draw in panels.items():
+            figure = _figure(8.0, 3.4)
+            axes = figure.subplots()
+            draw(axes, picture)
+            # The page has a heading of its own above each.
+            axes.set_title("", loc="left")
+            buffer = io.StringIO()
+            figure.savefig(buffer, format="svg", metadata={"Date": None})
+            text = buffer.getvalue()
+            svgs[name] = _prefixed(text[text.index("<svg") :], name)
+    return svgs
+
+
+def draw_curve(axes: Any, picture: Picture) -> None:
+    """Hit rate against capacity (logarithmic), the ceiling, and the marked capacities."""
+    curve = picture.curve
+    scale = picture.blocks_scale
+    points = curve.points(400)
+    x = [blocks * scale for blocks, _ in points]
+    axes.step(
+        x,
+        [100 * rate for _, rate in points],
+        where="post",
+        color=_COLOURS[0],
+        label=f"LRU, {curve.order}",
+    )
+    if curve.standard_error is not None:
+        low = [100 * (rate - 2 * (curve.error_at(b) or 0)) for b, rate in points]
+        high = [100 * (rate + 2 * (curve.error_at(b) or 0)) for b, rate in points]
+        axes.fill_between(x, low, high, step="post", alpha=0.2, color=_COLOURS[0], label="±2 s.e.")
+    axes.axhline(
+        100 * curve.ceiling,
+        linestyle=":",
+        color="0.4",
+        label=f"ceiling {100 * curve.ceiling:.2f} %",
+    )
+    _draw_marks(axes, picture)
+    axes.set_xscale("log")
+    axes.set_ylim(0, None)
+    axes.set_xlabel(f"capacity (blocks of {round(curve.block_size / scale)} tokens)")
+    axes.set_ylabel(f"hit rate, {curve.count} (%)")
+    axes.set_title("Hit rate by capacity", loc="left")
+    _add_legend(axes)
+    if picture.bytes_per_block is not None:
+        _add_gib_axis(axes, picture.bytes_per_block)
+
+
+def _draw_marks(axes: Any, picture: Picture) -> None:
+    finite = [mark for mark in picture.marks if math.isfinite(mark.blocks)]
+    for place, name in enumerate(list(dict.fromkeys(m.series for m in finite))[:_MOST_LINES]):
+        marks = [mark for mark in finite if mark.series == name]
+        axes.plot(
+            [m.blocks for m in marks],
+            [100 * m.rate for m in marks],
+            linestyle="none",
+            marker=_MARKERS[place],
+            markersize=6,
+            markerfacecolor="white",
+            markeredgecolor=_COLOURS[(place + 1) % len(_COLOURS)],
+            markeredgewidth=1.5,
+            label=name,
+        )
+        if place == 0:
+            _label_marks(axes, marks)
+
+
+def _label_marks(axes: Any, marks: Sequence[Mark]) -> None:
+    """Writes each mark's rate beside it, leaving out what would run into its neighbour."""
+    last = -math.inf
+    for mark in sorted(marks, key=lambda m: m.blocks):
+        place = math.log10(mark.blocks)
+        if place - last < 0.28:
+            continue
+        last = place
+        axes.annotate(
+            f"{100 * mark.rate:.1f}",
+            (mark.blocks, 100 * mark.rate),
+            textcoords="offset points",
+            xytext=(6, -11),
+            fontsize=8,
+        )
+
+
+def _add_legend(axes: Any) -> None:
+    # Beside the axes, where it covers no line.
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
+
+
+def _add_gib_axis(axes: Any, bytes_per_block: int) -> None:
+    per_gib = (1 << 30) / bytes_per_block
+    top = axes.secondary_xaxis(
+        "top", functions=(lambda blocks: blocks / per_gib, lambda gib: gib * per_gib)
+    )
+    top.set_xlabel("KV cache (GiB)")
+
+
+def draw_over_time(axes: Any, picture: Picture) -> None:
+    """Hit rate in the course of the trace, a line for each capacity."""
+    unbounded = picture.curve.unbounded.over_time
+    lines = list(picture.over_time) or [("unbounded", unbounded)]
+    timed = all(item.start is not None for _, series in lines for item in series.bins)
+    for place, (label, series) in enumerate(lines[:_MOST_LINES]):
+        x = [
+            (item.start or 0.0) / 60 if timed else (item.first + item.last) / 2
+            for item in series.bins
+        ]
+        axes.plot(
+            x,
+            [100 * item.rate for item in series.bins],
+            linestyle=_STYLES[place],
+            color=_COLOURS[place],
+            linewidth=1.3,
+            label=label,
+        )
+    highest = max((item.rate for _, series in lines for item in series.bins), default=0)
+    axes.set_ylim(0, min(100, 115 * highest) or 100)
+    axes.set_xlabel("time (minutes)" if timed else "request")
+    axes.set_ylabel(f"hit rate, {picture.curve.count} (%)")
+    axes.set_title("Hit rate over time", loc="left")
+    if any(series.bins for _, series in lines):
+        _add_legend(axes)
+
+
+def draw_reuse_distances(axes: Any, picture: Picture) -> None:
+    """Hits by the capacity that they need, in powers of two."""
+    curve = picture.curve
+    bins = curve.reuse_distances()
+    unit = {"tokens": "tokens", "blocks": "blocks"}.get(curve.count.split("-")[-1], "hits")
+    unit = "tokens" if curve.count.startswith("tokens") else unit
+    axes.bar(
+        range(len(bins)),
+        [hits for _, _, hits in bins],
+        color="0.75",
+        edgecolor="black",
+        linewidth=0.8,
+    )
+    step = max(1, -(-len(bins) // 9))
+    axes.set_xticks(
+        range(0, len(bins), step),
+        [f"{round(low * picture.blocks_scale):,}" for low, _, _ in bins[::step]],
+    )
+    axes.set_xlabel("reuse distance (blocks; each bar reaches to twice its left edge)")
+    axes.set_ylabel(f"hits ({unit})")
+    axes.yaxis.set_major_formatter(lambda value, _: _short(value))
+    axes.grid(axis="x", visible=False)
+    axes.set_title("Reuse distances: the capacity that a hit needs", loc="left")
+
+
+def _short(value: float) -> str:
+    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.3g}{prefix}"
+    return f"{value:.3g}"
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _matplotlib_rc() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise PrefixHashError("pictures need matplotlib: pip install 'prefixhash[cli]'") from error
+    return matplotlib.rc_context(_RC)
+
+
+def _prefixed(svg: str, name: str) -> str:
+    """`svg` with its ids made unique, so that several can stand in one page."""
+    for attribute in ('id="', 'href="#', "url(#"):
+        svg = svg.replace(attribute, f"{attribute}{name}-")
+    return svg
