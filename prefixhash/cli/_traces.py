@@ -1,0 +1,117 @@
+"""What the trace commands share: their arguments, opening traces, writing reports."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from prefixhash.cli._tables import count
+from prefixhash.errors import InvalidArgumentError, TraceFormatError
+from prefixhash.trace.formats import FORMATS
+from prefixhash.trace.reading import AUTO, Trace, read_trace
+
+
+def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that say what to read."""
+    group = parser.add_argument_group("trace")
+    group.add_argument(
+        "trace", nargs="?", metavar="TRACE", help="file or folder, plain or gzip; - for stdin"
+    )
+    group.add_argument(
+        "--format", choices=(AUTO, *FORMATS), default=AUTO, help="default: from the first record"
+    )
+    group.add_argument(
+        "--trace-block-size",
+        type=positive,
+        metavar="N",
+        help="tokens of one block id, where the format's usual size does not hold",
+    )
+    group.add_argument(
+        "--skip-bad", action="store_true", help="count lines that cannot be used and go on"
+    )
+
+
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that say where the results go."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="the same bytes for the same input")
+    group.add_argument("--output", default="-", metavar="FILE", help="default: standard output")
+    group.add_argument("--plot", metavar="FILE", help="a picture: .png, .svg or .pdf")
+    group.add_argument("--html", metavar="FILE", help="one self-contained page")
+
+
+def positive(text: str) -> int:
+    """An argument that is a whole number of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
+
+
+def listed(text: str) -> list[str]:
+    """A comma-separated argument."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+@contextmanager
+def opened_trace(args: argparse.Namespace) -> Iterator[Trace]:
+    """The trace that the arguments name; errors of the file system become one clear line."""
+    if args.trace is None:
+        raise InvalidArgumentError("TRACE", None, "is missing: name a file, a folder, or - (stdin)")
+    with clear_errors(args.trace):
+        trace = read_trace(
+            args.trace, args.format, block_size=args.trace_block_size, skip_bad=args.skip_bad
+        )
+    try:
+        with clear_errors(args.trace):
+            yield trace
+    finally:
+        trace.close()
+
+
+@contextmanager
+def clear_errors(name: str) -> Iterator[None]:
+    """Shows an `OSError` as `file: reason`."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        file = str(error.filename or name)
+        raise TraceFormatError(file, None, (error.strerror or str(error)).lower()) from error
+
+
+def report_skipped(trace: Trace) -> None:
+    """Says on standard error which lines were left out."""
+    if not trace.num_skipped:
+        return
+    for item in trace.skipped:
+        print(f"skipped {TraceFormatError(item.file, item.line, item.reason)}", file=sys.stderr)
+    shown = len(trace.skipped)
+    more = f" ({count(trace.num_skipped - shown)} more)" if trace.num_skipped > shown else ""
+    print(f"skipped {count(trace.num_skipped)} bad lines{more}", file=sys.stderr)
+
+
+@contextmanager
+def report_output(args: argparse.Namespace) -> Iterator[TextIO]:
+    """Where the report goes: standard output or `--output FILE`."""
+    if args.output == "-":
+        yield sys.stdout
+        return
+    with clear_errors(args.output), open(args.output, "w", encoding="utf-8") as file:
+        yield file
+
+
+def write_json(data: dict[str, Any], out: TextIO) -> None:
+    out.write(json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def check_picture(path: str | None) -> None:
+    """Refuses a picture's ending before the work is done, not after."""
+    if path is not None and Path(path).suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise InvalidArgumentError("--plot", path, "must end in .png, .svg or .pdf")

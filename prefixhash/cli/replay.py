@@ -1,0 +1,371 @@
+"""`prefixhash replay`: what prefix reuse buys on a trace."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from prefixhash.cli import _model, _tables
+from prefixhash.cli._progress import Watched
+from prefixhash.cli._tables import count, percent, seconds, short
+from prefixhash.cli._traces import (
+    add_output_arguments,
+    add_trace_arguments,
+    check_picture,
+    clear_errors,
+    listed,
+    opened_trace,
+    positive,
+    report_output,
+    report_skipped,
+    write_json,
+)
+from prefixhash.errors import InvalidArgumentError
+from prefixhash.trace.caches import OVERSIZE
+from prefixhash.trace.curve import hit_rate_curve
+from prefixhash.trace.definitions import DEFINITION_NAMES, HEADLINE, find_definition
+from prefixhash.trace.demo import DEMO_CAPACITIES, DEMO_NAME, demo_trace
+from prefixhash.trace.engine import HashedTrace
+from prefixhash.trace.holding import Speed
+from prefixhash.trace.metering import Tally, turn_label
+from prefixhash.trace.page import PageTable, html_page
+from prefixhash.trace.plots import Mark, Picture, save_plot
+from prefixhash.trace.policies import ORDERS, POLICIES
+from prefixhash.trace.reading import Trace
+from prefixhash.trace.records import TraceRequest
+from prefixhash.trace.replay import (
+    CACHE,
+    DEFAULT_CAPACITIES,
+    ENGINE,
+    POOL,
+    ReplayOptions,
+    ReplayReport,
+    ReplayResult,
+    replay,
+)
+from prefixhash.trace.report import replay_data, trace_data
+
+_DESCRIPTION = """\
+Replays a trace and prints the hit rate at each capacity, the tokens it saves, and where the rest
+goes. By default each request runs through the engine: tokens are made from the trace's ids, hashed,
+looked up, allocated, committed and freed. With --ids, other policies, orders or definitions the ids
+themselves are the hashes."""
+_LEVELS = {
+    ENGINE: "engine: tokens hashed, looked up, allocated, committed, freed",
+    POOL: "the engine's pool with the trace's ids as hashes",
+    CACHE: "a plain cache of the trace's ids",
+}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Registers the subcommand."""
+    parser = subparsers.add_parser(
+        "replay", help="what prefix reuse buys on a trace", description=_DESCRIPTION
+    )
+    add_trace_arguments(parser)
+    parser.add_argument("--demo", action="store_true", help="replay a built-in synthetic trace")
+    _add_cache_arguments(parser)
+    _add_run_arguments(parser)
+    _model.add_arguments(parser)
+    add_output_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_cache_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("cache")
+    group.add_argument(
+        "--capacity",
+        type=listed,
+        metavar="SIZES",
+        help="comma-separated: blocks, N%% of the unique blocks, 2Mtok, 40GiB (with --model), inf; "
+        "for lru the size of the pool, which holds 2 blocks fewer "
+        "(default 1%%,5%%,10%%,25%%,50%%,inf)",
+    )
+    group.add_argument(
+        "--policy",
+        type=listed,
+        default=["lru"],
+        metavar="NAMES",
+        help=f"comma-separated: {', '.join(POLICIES)}; lru is the engine's own",
+    )
+    group.add_argument("--order", choices=ORDERS, default=ORDERS[0])
+    group.add_argument("--block-size", type=positive, metavar="N", help="of the pool, in tokens")
+    group.add_argument("--ids", action="store_true", help="take the trace's ids for hashes")
+    group.add_argument(
+        "--oversize", choices=OVERSIZE, default=OVERSIZE[0], help="prompts larger than the pool"
+    )
+
+
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("run")
+    group.add_argument(
+        "--count",
+        type=listed,
+        default=[HEADLINE],
+        metavar="NAMES",
+        help=f"definitions of the hit rate: {', '.join(DEFINITION_NAMES)}, or all",
+    )
+    group.add_argument(
+        "--concurrency", type=positive, default=1, metavar="N", help="N requests hold their blocks"
+    )
+    group.add_argument(
+        "--timed", action="store_true", help="hold blocks by the trace's times and durations"
+    )
+    group.add_argument("--prefill-rate", type=float, default=Speed.prefill, metavar="TOKENS/S")
+    group.add_argument("--decode-rate", type=float, default=Speed.decode, metavar="TOKENS/S")
+    group.add_argument(
+        "--warmup", default="0", metavar="N", help="leave out the first N requests, or N%% of them"
+    )
+    group.add_argument(
+        "--commit-output", action="store_true", help="output tokens take blocks and can be found"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replays the trace and prints the results."""
+    check_picture(args.plot)
+    if args.demo:
+        if args.trace is not None:
+            raise InvalidArgumentError("--demo", args.trace, "replays its own trace: name no other")
+        requests = demo_trace()
+        size = args.block_size or 16
+        heading = {"name": DEMO_NAME, "format": "tokens", "block_size": size, "skipped_lines": 0}
+        return _replay(args, Watched(requests, "survey", "replay"), lambda: heading, size, "")
+    with opened_trace(args) as trace:
+        watched = Watched(trace, "survey", *_passes(args), "replay")
+        size = _ids_block_size(args, trace)
+        detected = " (found from the first record)" if trace.detected else ""
+        status = _replay(args, watched, lambda: trace_data(trace), size, detected)
+        report_skipped(trace)
+    return status
+
+
+def _passes(args: argparse.Namespace) -> list[str]:
+    return ["future"] * len(_counts(args)) if "optimal" in args.policy else []
+
+
+def _counts(args: argparse.Namespace) -> tuple[str, ...]:
+    return DEFINITION_NAMES if args.count == ["all"] else tuple(args.count)
+
+
+def _ids_block_size(args: argparse.Namespace, trace: Trace) -> int:
+    # The blocks of a token trace are made here, at the size of the pool.
+    if trace.format == "tokens" and args.block_size is not None:
+        return int(args.block_size)
+    return trace.block_size
+
+
+def _replay(
+    args: argparse.Namespace,
+    source: Iterable[TraceRequest],
+    describe: Callable[[], dict[str, Any]],
+    ids_block_size: int,
+    detected: str,
+) -> int:
+    block_size = args.block_size or ids_block_size
+    bytes_per_block = _model.bytes_per_block(args, block_size)
+    options = ReplayOptions(
+        capacities=tuple(args.capacity or (DEMO_CAPACITIES if args.demo else DEFAULT_CAPACITIES)),
+        policies=tuple(args.policy),
+        counts=_counts(args),
+        order=args.order,
+        by_ids=args.ids,
+        block_size=args.block_size,
+        concurrency=args.concurrency,
+        timed=args.timed,
+        speed=Speed(args.prefill_rate, args.decode_rate),
+        warmup=args.warmup,
+        commit_output=args.commit_output,
+        oversize=args.oversize,
+        bytes_per_block=bytes_per_block,
+    )
+    report = replay(source, trace_block_size=ids_block_size, options=options)
+    # Only now is it known which lines were skipped.
+    heading = describe()
+    with report_output(args) as out:
+        if args.json:
+            write_json({"trace": heading, **replay_data(report)}, out)
+        else:
+            out.write(f"{heading['name']}: format {heading['format']}{detected}\n")
+            out.write(_sizes(report) + "\n")
+            _print(report, bytes_per_block, out)
+    if args.plot is not None or args.html is not None:
+        _draw(args, source, heading["name"], report, bytes_per_block)
+    return 0
+
+
+def _sizes(report: ReplayReport) -> str:
+    survey = report.survey
+    return (
+        f"{count(survey.num_requests)} requests, {short(survey.prompt_tokens)} prompt tokens, "
+        f"{count(survey.unique_blocks)} unique blocks of {report.trace_block_size} tokens"
+    )
+
+
+def _print(report: ReplayReport, bytes_per_block: int | None, out: TextIO) -> None:
+    for table in _tables_of(report, bytes_per_block, timings=True):
+        _tables.print_table(table.title, table.columns, table.rows, out=out)
+    for note in _notes(report, timings=True):
+        out.write(note + "\n")
+
+
+def _tables_of(
+    report: ReplayReport, bytes_per_block: int | None, *, timings: bool
+) -> list[PageTable]:
+    tables = [_result_table(report, bytes_per_block, timings), _loss_table(report)]
+    first = [r for r in report.results if r.count == report.options.counts[0]]
+    tables.extend(filter(None, (_kind_table(first), _turn_table(first))))
+    return tables
+
+
+def _result_table(report: ReplayReport, bytes_per_block: int | None, timings: bool) -> PageTable:
+    options = report.options
+    show_policy, show_count = len(options.policies) > 1, len(options.counts) > 1
+    columns = ["capacity", "blocks", "hit rate", "saved", "of", "evictions"]
+    columns[0:0] = ["policy"] * show_policy + ["hit rate by"] * show_count
+    if bytes_per_block is not None:
+        columns.insert(columns.index("blocks") + 1, "KV cache")
+    if timings:
+        columns.append("in cache")
+    rows = [
+        _result_row(result, show_policy, show_count, bytes_per_block, timings)
+        for result in report.results
+    ]
+    names = ", ".join(options.counts) if not show_count else "by definition"
+    title = f"Hit rate ({names}), {' and '.join(options.policies)}, {_running(report)}"
+    return PageTable(title, columns, rows)
+
+
+def _result_row(
+    result: ReplayResult,
+    show_policy: bool,
+    show_count: bool,
+    bytes_per_block: int | None,
+    timings: bool,
+) -> list[str]:
+    overall = result.meter.overall
+    row = [result.policy] * show_policy + [result.count] * show_count
+    row += [result.label, count(result.capacity)]
+    if bytes_per_block is not None:
+        bounded = math.isfinite(result.capacity)
+        row.append(_tables.size(result.capacity * bytes_per_block) if bounded else "unbounded")
+    row += [
+        percent(result.rate),
+        short(overall.hits),
+        f"{short(overall.total)} {result.unit}",
+        count(result.evictions),
+    ]
+    if timings:
+        row.append(seconds(result.seconds))
+    return row
+
+
+def _running(report: ReplayReport) -> str:
+    options = report.options
+    if options.timed:
+        return "requests by their times"
+    if options.concurrency > 1:
+        return f"{options.concurrency} requests at a time"
+    return "one request at a time"
+
+
+def _loss_table(report: ReplayReport) -> PageTable:
+    losses = report.losses
+    parts = [
+        ("never seen before", losses.prompt - losses.shared),
+        (f"shared, but in no full block of {report.block_size}", losses.rounding),
+        ("reused by an unbounded cache", losses.shared - losses.rounding),
+    ]
+    whole = losses.prompt or 1
+    rows = [[label, count(tokens), percent(tokens / whole)] for label, tokens in parts]
+    return PageTable("Where the prompt tokens go", ["", "tokens", "share"], rows)
+
+
+def _kind_table(results: Sequence[ReplayResult]) -> PageTable | None:
+    return _split_table("type", results, [r.meter.by_kind for r in results], str)
+
+
+def _turn_table(results: Sequence[ReplayResult]) -> PageTable | None:
+    return _split_table("turn", results, [r.meter.by_turn for r in results], turn_label)
+
+
+def _split_table(
+    name: str, results: Sequence[ReplayResult], groups: Sequence[dict[Any, Tally]], label: Any
+) -> PageTable | None:
+    """A row for each group, a column for each result (at most eight)."""
+    if not groups or not groups[0]:
+        return None
+    several = len({result.policy for result in results}) > 1
+    heads = [f"{r.policy} {r.label}" if several else r.label for r in results[:8]]
+    rows = []
+    for key in sorted(groups[0]):
+        first = groups[0][key]
+        rates = [percent(group[key].rate) for group in groups[:8]]
+        rows.append([label(key), count(first.requests), short(first.total), *rates])
+    unit = results[0].unit
+    return PageTable(f"Hit rate by {name}", [name, "requests", unit, *heads], rows)
+
+
+def _notes(report: ReplayReport, *, timings: bool) -> list[str]:
+    notes = []
+    for name in report.options.counts:
+        definition = find_definition(name)
+        notes.append(f"{name}: {definition.meaning} ({definition.used_by})")
+    levels = dict.fromkeys(result.level for result in report.results)
+    notes.append("ran in " + "; ".join(_LEVELS[level] for level in levels))
+    if timings and report.hashing_seconds:
+        rate = report.hashed_blocks / report.hashing_seconds
+        notes.append(
+            f"hashing took {seconds(report.hashing_seconds)} for {count(report.hashed_blocks)} "
+            f"blocks ({short(rate)} blocks/s), once for all capacities"
+        )
+    oversize = max((r.oversize for r in report.results), default=0)
+    if oversize:
+        notes.append(
+            f"up to {count(oversize)} prompts were larger than the pool "
+            f"(--oversize {report.options.oversize})"
+        )
+    return notes
+
+
+def _draw(
+    args: argparse.Namespace,
+    source: Iterable[TraceRequest],
+    name: str,
+    report: ReplayReport,
+    bytes_per_block: int | None,
+) -> None:
+    options = report.options
+    # What a plain LRU would do at every capacity: the line that the marks are read against.
+    curve = hit_rate_curve(
+        HashedTrace(source, report.trace_block_size),
+        block_size=report.trace_block_size,
+        count=options.counts[0],
+        order=options.order,
+        warmup=report.warmup,
+    )
+    results = [r for r in report.results if r.count == options.counts[0]]
+    picture = Picture(
+        f"{name}: prefix reuse",
+        curve,
+        [Mark(r.label, r.capacity, r.rate, f"{r.policy} ({r.level})") for r in results],
+        [(_line_label(r, len(options.policies) > 1), r.meter.over_time) for r in results],
+        report.trace_block_size / report.block_size,
+        bytes_per_block,
+        (_sizes(report), *_notes(report, timings=False)),
+    )
+    if args.plot is not None:
+        with clear_errors(args.plot):
+            save_plot(picture, args.plot)
+    if args.html is not None:
+        tables = _tables_of(report, bytes_per_block, timings=False)
+        with clear_errors(args.html):
+            Path(args.html).write_text(html_page(picture, tables), encoding="utf-8")
+
+
+def _line_label(result: ReplayResult, several: bool) -> str:
+    blocks = f"{count(result.capacity)} blocks" if math.isfinite(result.capacity) else "unbounded"
+    return f"{result.policy}, {blocks}" if several else blocks
