@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -91,8 +92,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--verbose", action="store_true", help="every value, every case")
     args = parser.parse_args(argv)
     results = compare(json.loads(args.golden.read_text(encoding="utf-8")))
-    for line in report(results, verbose=args.verbose):
-        print(line)
+    try:
+        print("\n".join(report(results, verbose=args.verbose)), flush=True)
+    except BrokenPipeError:
+        # The reader has gone (`| head`): nothing more to say, and nothing to flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 2 if any(None in result.rules for result in results) else 0
 
 

@@ -1,4 +1,4 @@
-"""Operations of the golden file that need no grouping of a whole model: sizes, views, pool, keys."""
+"""Operations of the golden file beside planning: block sizes, views, the pool, hash keys."""
 
 from __future__ import annotations
 

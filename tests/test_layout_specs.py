@@ -59,7 +59,10 @@ def test_value_width_defaults_to_the_key_width() -> None:
 
 @pytest.mark.parametrize("kind", [FullAttentionSpec, ChunkedLocalAttentionSpec, SlidingWindowSpec])
 def test_four_bit_rows_halve_the_page_in_every_kind(kind: type) -> None:
-    extra = {SlidingWindowSpec: {"window": 9}, ChunkedLocalAttentionSpec: {"chunk": 9}}
+    extra: dict[type, dict[str, int]] = {
+        SlidingWindowSpec: {"window": 9},
+        ChunkedLocalAttentionSpec: {"chunk": 9},
+    }
     spec = kind(
         block_size=16,
         num_kv_heads=8,

@@ -8,6 +8,7 @@ groups of one size.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from prefixhash.errors import (
@@ -61,7 +62,7 @@ def group_layers(
 
 
 def unify_page_sizes(layers: Layers) -> dict[str, LayerSpec]:
-    """`layers` with pages of one size, the largest.
+    """`layers` with pages of one size: the largest, rounded up to whole state elements.
 
     A smaller page that divides it gets larger blocks; a state page, which does not grow with its
     block, is padded; so is a page whose kernel reads by block stride. Otherwise
@@ -70,12 +71,16 @@ def unify_page_sizes(layers: Layers) -> dict[str, LayerSpec]:
     sizes = {spec.page_size_bytes for spec in layers.values()}
     if len(sizes) <= 1:
         return dict(layers)
-    page = max(sizes)
-    largest = next(name for name, spec in layers.items() if spec.page_size_bytes == page)
+    largest = max(layers, key=lambda name: layers[name].page_size_bytes)
+    # A state view needs pages that are whole numbers of each of its elements.
+    granules = (spec.granule for spec in layers.values() if isinstance(spec, MambaSpec))
+    granule = math.lcm(*granules)
+    page = -(-max(sizes) // granule) * granule
     made: dict[LayerSpec, LayerSpec] = {}
     for name, spec in layers.items():
         if spec not in made:
-            made[spec] = _with_page_size(name, spec, largest, page)
+            fits = spec.page_size_bytes == page
+            made[spec] = spec if fits else _with_page_size(name, spec, largest, page)
     return {name: made[spec] for name, spec in layers.items()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from prefixhash.errors import InconsistentWorkersError, InvalidArgumentError
 from prefixhash.layout.grouping import group_layers
@@ -13,6 +14,10 @@ from prefixhash.layout.layer_spec import LayerSpec
 from prefixhash.layout.need import Budget, NeedCurve, check_budgets
 from prefixhash.layout.options import PlanOptions
 from prefixhash.layout.packing import BlockLayout, KVCacheTensor, Slot, lay_out_block
+from prefixhash.layout.views import Layouts
+
+if TYPE_CHECKING:
+    from prefixhash.layout.tensors import KVCacheTensors
 
 Layers = Mapping[str, LayerSpec]
 
@@ -105,6 +110,23 @@ class KVCachePlan:
             problem = f"not a layer of worker {self.worker}"
             raise InvalidArgumentError("layer_name", layer_name, problem)
         return self.layout.slots[self.layout.slot_of[layer_name]]
+
+    def allocate(
+        self,
+        device: Any = "cpu",
+        layouts: Layouts = None,
+        kernel_block_sizes: Sequence[int] | None = None,
+    ) -> KVCacheTensors:
+        """Makes the zeroed buffers and gives each layer its strided view; needs torch.
+
+        `device`: what torch takes (`meta`, `cpu`, `cuda`). `layouts`: a `KernelLayout` for all
+        layers with keys and values of one width, or one by layer name; default: token-major.
+        `kernel_block_sizes`: tokens per kernel block, by group. Raises
+        `UnsupportedCombinationError` where a kernel's layout cannot be had in this plan.
+        """
+        from prefixhash.layout.tensors import allocate
+
+        return allocate(self, device, layouts, kernel_block_sizes)
 
 
 def plan_kv_cache(

@@ -216,12 +216,13 @@ class MambaSpec(LayerSpec):
         object.__setattr__(self, "state_dtypes", dtypes)
         if self.speculative_blocks < 0:
             raise InvalidArgumentError("speculative_blocks", self.speculative_blocks, "negative")
-        if self.page_size_padded is not None and self.page_size_padded % self._granule:
-            problem = f"must be a multiple of {self._granule}, the states' widest element"
+        if self.page_size_padded is not None and self.page_size_padded % self.granule:
+            problem = f"must be a multiple of {self.granule}, the states' widest element"
             raise InvalidArgumentError("page_size_padded", self.page_size_padded, problem)
 
     @property
-    def _granule(self) -> int:
+    def granule(self) -> int:
+        """The page is a multiple of so many bytes: the least common multiple of the elements."""
         return math.lcm(*(ITEM_SIZES[dtype] for dtype in self.state_dtypes))
 
     @property
@@ -231,7 +232,7 @@ class MambaSpec(LayerSpec):
         return tuple(math.prod(shape) * ITEM_SIZES[dtype] for shape, dtype in pairs)
 
     def _content_bytes(self) -> int:
-        return -(-sum(self.state_sizes) // self._granule) * self._granule
+        return -(-sum(self.state_sizes) // self.granule) * self.granule
 
     @property
     def type_key(self) -> tuple[object, ...]:
