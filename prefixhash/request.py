@@ -6,18 +6,14 @@ again, and everything that stands in a key is read-only afterwards.
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any, overload
 
+from prefixhash._tokens import token_array
 from prefixhash.errors import InvalidRequestError
-
-MAX_TOKEN_ID = 2**63 - 1
-_TOKEN_RANGE = "a token id is an integer in [0, 2**63)"
-_TOP_BYTE = 7 if sys.byteorder == "little" else 0
 
 
 @dataclass(frozen=True)
@@ -87,6 +83,11 @@ class TokenIds(Sequence[int]):
 
     def __init__(self, ids: array[int]) -> None:
         self._ids = ids
+
+    @property
+    def buffer(self) -> array[int]:
+        """The array behind the view, for reading without a copy: do not change or keep it."""
+        return self._ids
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -287,57 +288,6 @@ class Request:
             f"<Request {self._request_id!r}: {len(self._ids)} tokens, "
             f"{len(self._block_hashes)} block hashes>"
         )
-
-
-def token_array(value: Any, argument: str) -> array[int]:
-    """The token ids in `value` as an `array('q')`; `value` itself if it is a valid one already.
-
-    Takes any sequence or buffer of integers, and whatever has a `tolist()` (numpy, torch). Raises
-    `InvalidRequestError` with the position of the first item that is no token id. O(n).
-    """
-    if isinstance(value, array) and value.typecode == "q":
-        ids = value
-    else:
-        items = _items(value, argument)
-        if set(map(type, items)) - {int}:
-            items = [_token_id(item, f"{argument}[{i}]") for i, item in enumerate(items)]
-        try:
-            ids = array("q", items)
-        except OverflowError:
-            raise _out_of_range(items, argument) from None
-    # The most significant bytes of all ids are ASCII exactly if no id is negative.
-    if not ids.tobytes()[_TOP_BYTE::8].isascii():
-        raise _out_of_range(ids, argument)
-    return ids
-
-
-def _out_of_range(items: Sequence[int], argument: str) -> InvalidRequestError:
-    position = next(i for i, item in enumerate(items) if not 0 <= item <= MAX_TOKEN_ID)
-    return InvalidRequestError(f"{argument}[{position}]", items[position], _TOKEN_RANGE)
-
-
-def _items(value: Any, argument: str) -> Sequence[Any]:
-    if isinstance(value, (list, tuple)):
-        return value
-    if isinstance(value, (str, bytes, bytearray)):
-        raise InvalidRequestError(
-            argument, value, "must be token ids; give packed ids as memoryview(data).cast('i')"
-        )
-    if hasattr(value, "tolist"):
-        items = value.tolist()
-        if isinstance(items, list) and not (items and isinstance(items[0], list)):
-            return items
-        raise InvalidRequestError(argument, value, "must be one-dimensional")
-    if isinstance(value, Sequence):
-        return list(value)
-    raise InvalidRequestError(argument, value, "must be a sequence or buffer of token ids")
-
-
-def _token_id(item: Any, argument: str) -> int:
-    # Floats and bools are refused even where they equal an integer: they are never meant as ids.
-    if isinstance(item, bool) or not hasattr(item, "__index__"):
-        raise InvalidRequestError(argument, item, _TOKEN_RANGE)
-    return index(item)
 
 
 def _prompt_ids(token_ids: Any, prompt_embeds: Any) -> array[int]:

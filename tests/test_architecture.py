@@ -20,12 +20,14 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Which rooms a room may import, beside itself.
 ROOMS = {
     "errors": set(),
-    "request": {"errors"},
-    "hashing": {"request", "errors"},
-    "pool": {"errors"},
+    "_compiled": set(),
+    "_tokens": {"_compiled", "errors"},
+    "request": {"_tokens", "errors"},
+    "hashing": {"_compiled", "_tokens", "request", "errors"},
+    "pool": {"_compiled", "errors"},
     "cache": {"hashing", "pool", "request", "errors"},
     "layout": {"errors"},
-    "trace": {"cache", "pool", "hashing", "request", "layout", "errors"},
+    "trace": {"_compiled", "cache", "pool", "hashing", "request", "layout", "errors"},
 }
 HASHERS = {"hashlib", "xxhash", "cbor2", "pickle"}
 

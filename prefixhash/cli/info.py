@@ -9,7 +9,8 @@ from importlib import metadata
 from typing import Any
 
 from prefixhash import __version__
-from prefixhash.hashing import ALGORITHMS, KERNEL, known_profiles
+from prefixhash._compiled import KERNEL, kernel_features
+from prefixhash.hashing import ALGORITHMS, known_profiles
 
 _OPTIONAL = ("numpy", "torch", "rich", "matplotlib", "msgspec")
 
@@ -29,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
         "prefixhash": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "kernel": KERNEL,
+        "features": kernel_features(),
         "algorithms": list(ALGORITHMS),
         "profiles": list(known_profiles()),
         "xxhash": _version("xxhash"),
@@ -44,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {version or '-'}" for name, version in value.items())
+        return ", ".join(f"{name} {text or '-'}" for name, text in value.items())
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from prefixhash.hashing._chain_py import HashChain
+from prefixhash._compiled import KERNEL
 
-KERNEL = "python"
+if KERNEL == "native":
+    from prefixhash.hashing._chain_native import HashChain
+else:
+    from prefixhash.hashing._chain_py import HashChain  # type: ignore[assignment]
 
 __all__ = ["KERNEL", "HashChain"]

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
+from prefixhash._tokens import token_array
 from prefixhash.hashing import _cbor
 from prefixhash.hashing.algorithms import PICKLE_PROTOCOL, Algorithm
 
@@ -24,8 +25,10 @@ _KEY_START = _cbor.head(_cbor.ARRAY, 3)
 class HashChain:
     """Hashes runs of blocks with one algorithm. Safe to share between threads.
 
-    A call takes the ids of whole blocks (`len(token_ids)` is a multiple of `block_size`, values in
-    [0, 2**63)) and the extras of each block (a tuple or None), or None where no block has any.
+    A call takes ids that have been looked at (values in [0, 2**63)), of which the slice
+    [`start`, `stop`) is whole blocks, and the extras of each block (a tuple or None), or None where
+    no block has any.
+    `hash_tokens` takes anything that holds token ids and refuses what does not.
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
@@ -38,11 +41,19 @@ class HashChain:
         token_ids: Sequence[int],
         block_size: int,
         extras: Sequence[tuple[Any, ...] | None] | None = None,
+        start: int = 0,
+        stop: int | None = None,
     ) -> list[bytes]:
         """Digests of the blocks in order; O(tokens)."""
+        token_ids = token_ids[start:stop]
         if self._algorithm.serialisation == "cbor":
             return self._chain_cbor(parent, token_ids, block_size, extras)
         return self._chain_pickle(parent, token_ids, block_size, extras)
+
+    def hash_tokens(self, parent: bytes, token_ids: Any, block_size: int) -> list[bytes]:
+        """Digests of the full blocks of ids that nobody has looked at yet; O(tokens)."""
+        ids = token_array(token_ids, "token_ids")
+        return self(parent, ids, block_size, stop=len(ids) // block_size * block_size)
 
     def _chain_cbor(
         self,

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
+from prefixhash._tokens import token_array
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.hashing import extra_keys as keys
 from prefixhash.hashing._chain import HashChain
 from prefixhash.hashing.profile import HashProfile
-from prefixhash.request import TokenIds, token_array
+from prefixhash.request import TokenIds
 
 Extras = list[tuple[Any, ...] | None]
 
@@ -47,13 +48,10 @@ class BlockHasher:
         if count < 1:
             return []
         stop = start + count * size
-        ids = _token_slice(request, start, stop + ahead)
-        if self.profile.schema.zero_embedding_ids:
-            _zero_embedding_ids(request, ids, start)
+        ids, offset = self._window(request, start, stop + ahead)
         extras = self._extras(request, start, stop, ids)
-        del ids[count * size :]
         parent = hashes[-1] if hashes else self.profile.root
-        return self._chain(parent, ids, size, extras)
+        return self._chain(parent, ids, size, extras, offset, offset + count * size)
 
     def hash_tokens(self, token_ids: Any, parent: bytes | None = None) -> list[bytes]:
         """Hashes of the full blocks of bare tokens: no adapter, media or salt.
@@ -65,12 +63,14 @@ class BlockHasher:
             parent = self.profile.root
         elif not isinstance(parent, bytes):
             raise InvalidArgumentError("parent", parent, "must be the bytes of a block hash")
-        ids = token_array(token_ids, "token_ids")
         size, ahead = self.block_size, self.profile.lookahead_tokens
+        if not ahead:
+            return self._chain.hash_tokens(parent, token_ids, size)
+        ids = token_array(token_ids, "token_ids")
         count = self.num_full_blocks(len(ids))
         if count < 1:
             return []
-        extras = _lookahead([None] * count, ids, size, ahead) if ahead else None
+        extras = _lookahead([None] * count, ids, size, ahead)
         return self._chain(parent, ids[: count * size], size, extras)
 
     def extra_keys(self, request: Any, block_index: int) -> tuple[Any, ...] | None:
@@ -96,6 +96,21 @@ class BlockHasher:
 
     def __repr__(self) -> str:
         return f"BlockHasher({self.block_size}, {self.profile})"
+
+    def _window(self, request: Any, start: int, stop: int) -> tuple[array[int], int]:
+        """An array in which tokens [start, stop) begin at an offset; copied only if need be."""
+        tokens = request.all_token_ids
+        zeroing = self.profile.schema.zero_embedding_ids
+        mask = getattr(request, "prompt_is_token_ids", None) if zeroing else None
+        if isinstance(tokens, TokenIds):  # validated when they came in
+            if mask is None and not self.profile.lookahead_tokens:
+                return tokens.buffer, start
+            ids = tokens[start:stop]
+        else:
+            ids = token_array(tokens[start:stop], "all_token_ids")
+        if mask is not None:
+            _zero_embedding_ids(mask[start:stop], ids)
+        return ids, 0
 
     def _extras(self, request: Any, start: int, stop: int, ids: array[int]) -> Extras | None:
         if self.profile.schema.is_strict:
@@ -134,6 +149,11 @@ class BlockHasher:
         if not (features or salt or lora or has_embeds):
             return None
         position = keys.vllm_media_start(features, start, schema) if resumed else 0
+        adapter = keys.vllm_lora_keys(request, schema.tagged)
+        if not (features or has_embeds):
+            # One tuple for all blocks but the first: the kernel encodes it once.
+            rest = (stop - start) // self.block_size - 1
+            return [(*adapter, *salt) or None, *[adapter or None] * rest]
         ahead = self.profile.lookahead_tokens
         extras: Extras = []
         for begin in range(start, stop, self.block_size):
@@ -143,19 +163,10 @@ class BlockHasher:
             )
             if ahead:
                 position = keys.vllm_media_rewind(features, end, position)
-            adapter = keys.vllm_lora_keys(request, schema.tagged)
             embeds = keys.vllm_embeds_keys(request, begin, end + ahead, schema.tagged)
             extras.append((*adapter, *media, *salt, *embeds) or None)
             salt = ()
         return extras
-
-
-def _token_slice(request: Any, start: int, stop: int) -> array[int]:
-    tokens = request.all_token_ids
-    ids = tokens[start:stop]
-    if isinstance(tokens, TokenIds):
-        return ids  # type: ignore[no-any-return]  # validated when they came in
-    return token_array(ids, "all_token_ids")
 
 
 def _lookahead(extras: Sequence[Any], ids: array[int], block_size: int, ahead: int) -> Extras:
@@ -164,10 +175,7 @@ def _lookahead(extras: Sequence[Any], ids: array[int], block_size: int, ahead: i
     return [(extra, *ids[end : end + ahead]) for end, extra in zip(ends, extras, strict=True)]
 
 
-def _zero_embedding_ids(request: Any, ids: array[int], start: int) -> None:
-    mask = getattr(request, "prompt_is_token_ids", None)
-    if mask is None:
-        return
-    for i, is_token in enumerate(mask[start : start + len(ids)]):
+def _zero_embedding_ids(mask: Sequence[bool], ids: array[int]) -> None:
+    for i, is_token in enumerate(mask):
         if not is_token:
             ids[i] = 0

@@ -21,6 +21,20 @@ from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec, SpecT
 from prefixhash.layout.options import BlockNeed, PlanOptions, require_positive
 from prefixhash.layout.rows import ITEM_SIZES, dtype_name
 
+__all__ = [
+    "AttentionSpec",
+    "ChunkedLocalAttentionSpec",
+    "CrossAttentionSpec",
+    "EncoderOnlyAttentionSpec",
+    "FullAttentionSpec",
+    "HiddenStateSpec",
+    "LayerSpec",
+    "MLAAttentionSpec",
+    "MambaSpec",
+    "SlidingWindowMLASpec",
+    "SlidingWindowSpec",
+]
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FullAttentionSpec(AttentionSpec):

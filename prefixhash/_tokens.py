@@ -1,0 +1,86 @@
+"""Token ids from whatever holds them, as an `array('q')`.
+
+The compiled kernel reads lists, tuples and buffers and leaves everything odd to this reference,
+which words the errors.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Sequence
+from operator import index
+from typing import Any
+
+from prefixhash._compiled import NATIVE
+from prefixhash.errors import InvalidRequestError
+
+MAX_TOKEN_ID = 2**63 - 1
+_TOKEN_RANGE = "a token id is an integer in [0, 2**63)"
+_TOP_BYTE = 7 if sys.byteorder == "little" else 0
+
+
+def reference_token_array(value: Any, argument: str) -> array[int]:
+    """The token ids in `value` as an `array('q')`; `value` itself if it is a valid one already.
+
+    Takes any sequence or buffer of integers, and whatever has a `tolist()` (numpy, torch). Raises
+    `InvalidRequestError` with the position of the first item that is no token id. O(n).
+    """
+    if isinstance(value, array) and value.typecode == "q":
+        ids = value
+    else:
+        items = _items(value, argument)
+        if set(map(type, items)) - {int}:
+            items = [_token_id(item, f"{argument}[{i}]") for i, item in enumerate(items)]
+        try:
+            ids = array("q", items)
+        except OverflowError:
+            raise _out_of_range(items, argument) from None
+    # The most significant bytes of all ids are ASCII exactly if no id is negative.
+    if not ids.tobytes()[_TOP_BYTE::8].isascii():
+        raise _out_of_range(ids, argument)
+    return ids
+
+
+def with_kernel(
+    read: Callable[[Any], array[int] | None],
+) -> Callable[[Any, str], array[int]]:
+    """The same function; the reference only sees what the kernel leaves to it."""
+
+    def token_array(value: Any, argument: str) -> array[int]:
+        ids = read(value)
+        return reference_token_array(value, argument) if ids is None else ids
+
+    return token_array
+
+
+token_array = reference_token_array if NATIVE is None else with_kernel(NATIVE.token_array)
+
+
+def _out_of_range(items: Sequence[int], argument: str) -> InvalidRequestError:
+    position = next(i for i, item in enumerate(items) if not 0 <= item <= MAX_TOKEN_ID)
+    return InvalidRequestError(f"{argument}[{position}]", items[position], _TOKEN_RANGE)
+
+
+def _items(value: Any, argument: str) -> Sequence[Any]:
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, (str, bytes, bytearray)):
+        raise InvalidRequestError(
+            argument, value, "must be token ids; give packed ids as memoryview(data).cast('i')"
+        )
+    if hasattr(value, "tolist"):
+        items = value.tolist()
+        if isinstance(items, list) and not (items and isinstance(items[0], list)):
+            return items
+        raise InvalidRequestError(argument, value, "must be one-dimensional")
+    if isinstance(value, Sequence):
+        return list(value)
+    raise InvalidRequestError(argument, value, "must be a sequence or buffer of token ids")
+
+
+def _token_id(item: Any, argument: str) -> int:
+    # Floats and bools are refused even where they equal an integer: they are never meant as ids.
+    if isinstance(item, bool) or not hasattr(item, "__index__"):
+        raise InvalidRequestError(argument, item, _TOKEN_RANGE)
+    return index(item)

@@ -1,0 +1,109 @@
+"""Which kernels run: the switch, the reasons, and what must not be absent unnoticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prefixhash._compiled import KERNEL, NATIVE, SWITCH, WHY_NOT
+
+ROOT = Path(__file__).parents[1]
+REPORT = (
+    "import json\n"
+    "from prefixhash._compiled import KERNEL, WHY_NOT\n"
+    "from prefixhash.hashing._chain import HashChain\n"
+    "print(json.dumps([KERNEL, WHY_NOT, HashChain.__module__]))\n"
+)
+HIDE = "import sys; sys.modules['prefixhash._compiled.native'] = None\n"
+
+
+def run(code: str, switch: str | None) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key != SWITCH}
+    if switch is not None:
+        environment[SWITCH] = switch
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_native_kernel_is_there_when_it_is_expected() -> None:
+    expected = os.environ.get(SWITCH) == "0" or os.environ.get("PREFIXHASH_BUILD") == "native"
+    if not expected:
+        pytest.skip(f"{SWITCH}=0 or PREFIXHASH_BUILD=native expects it")
+    assert KERNEL == "native", WHY_NOT
+
+
+def test_pure_takes_the_reference() -> None:
+    done = run(REPORT, "1")
+    assert json.loads(done.stdout) == ["python", f"{SWITCH}=1", "prefixhash.hashing._chain_py"]
+
+
+@pytest.mark.skipif(NATIVE is None, reason="the compiled kernel is not in use")
+@pytest.mark.parametrize("switch", [None, "", "0"])
+def test_the_kernel_is_taken_where_it_is(switch: str | None) -> None:
+    done = run(REPORT, switch)
+    assert json.loads(done.stdout) == ["native", "", "prefixhash.hashing._chain_native"]
+
+
+def test_a_missing_kernel_is_quiet_unless_it_is_asked_for() -> None:
+    kernel, why_not, module = json.loads(run(HIDE + REPORT, None).stdout)
+    assert (kernel, module) == ("python", "prefixhash.hashing._chain_py")
+    assert "PREFIXHASH_BUILD=native" in why_not
+    required = run(HIDE + REPORT, "0")
+    assert required.returncode == 1
+    assert f"ImportError: {SWITCH}=0 asks for the compiled kernels" in required.stderr
+
+
+def test_an_unknown_state_of_the_switch_is_named() -> None:
+    done = run(REPORT, "yes")
+    assert f"{SWITCH}=yes: must be unset, 0 or 1" in done.stderr
+
+
+LEAKS = """
+import resource
+from array import array
+from prefixhash import InvalidRequestError
+from prefixhash.hashing import ALGORITHMS
+from prefixhash.hashing._chain import HashChain
+
+ids = list(range(10**6, 10**6 + 4096))
+chains = [HashChain(algorithm) for algorithm in ALGORITHMS.values()]
+extras = [("lora", "n" * 200, ("mm", "image", -5))] * 256
+
+def once():
+    for chain in chains:
+        chain.hash_tokens(b"p" * 32, ids, 16)
+        chain(b"p" * 32, array("q", ids), 16, extras)
+        chain(b"p" * 32, array("q", ids[:16]), 16, [("x" * 70_000,)])
+        for bad in ([*ids, -1], [*ids, 1.5], array("q", [*ids, -1]), memoryview(b"12").cast("c")):
+            try:
+                chain.hash_tokens(b"p" * 32, bad, 16)
+            except InvalidRequestError:
+                pass
+
+for _ in range(5):
+    once()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for _ in range(40):
+    once()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.skipif(NATIVE is None, reason="the compiled kernel is not in use")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss in KiB")
+def test_hashing_leaks_no_memory() -> None:
+    done = run(LEAKS, "0")
+    assert done.returncode == 0, done.stderr
+    # 40 rounds make 160 lists of 4096 ids: one of them kept each time would be over 5 MiB.
+    assert int(done.stdout) < 2_000
