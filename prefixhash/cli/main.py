@@ -17,7 +17,7 @@ from prefixhash.errors import PrefixHashError
 
 # In the order of the help text. Each module has `add_parser(subparsers)`, which sets the default
 # `run` to a function from the parsed arguments to the exit status.
-SUBCOMMANDS: tuple[str, ...] = ("replay", "curve", "synth", "check_events", "hash", "info")
+SUBCOMMANDS: tuple[str, ...] = ("replay", "curve", "synth", "check_events", "hash", "plan", "info")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
 from prefixhash.layout.model_fields import ConfigFields
 from prefixhash.layout.model_rank import ModelLayer, Rank
 from prefixhash.layout.specs import (
-    AttentionSpec,
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
     FullAttentionSpec,
-    LayerSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
 )

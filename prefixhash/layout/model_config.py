@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prefixhash.errors import InvalidArgumentError
+from prefixhash.errors import InvalidArgumentError, UnsupportedCombinationError
 from prefixhash.layout.block_sizes import MultipleOf, align_attention_with_states
 from prefixhash.layout.grouping import group_layers
+from prefixhash.layout.groups import KVCacheGroup
+from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
 from prefixhash.layout.model_architectures import architecture_of
 from prefixhash.layout.model_attention import LATENT_BLOCK
 from prefixhash.layout.model_fields import (
@@ -21,7 +23,7 @@ from prefixhash.layout.model_fields import (
 from prefixhash.layout.model_rank import ModelLayer, Rank
 from prefixhash.layout.options import PlanOptions, require_positive
 from prefixhash.layout.packing import lay_out_block
-from prefixhash.layout.specs import AttentionSpec, LayerSpec, MambaSpec, MLAAttentionSpec
+from prefixhash.layout.specs import CrossAttentionSpec, MambaSpec, MLAAttentionSpec
 
 # Tokens that vLLM assumes for models that name no longest length.
 _UNSAID_LENGTH = 2048
@@ -167,20 +169,54 @@ def bytes_per_block(
     kv_dtype: str = "auto",
     **serving: Any,
 ) -> int:
-    """Bytes of one block id over all layers of one tensor-parallel rank.
+    """Bytes of one block id on one tensor-parallel rank, as `KVCachePlan.bytes_per_block`.
 
-    Memory for the KV cache over this is the number of blocks, the null block included. Further
-    arguments as of `read_model_config`.
+    Memory over this is the number of blocks, the null block included. A model of several groups
+    takes a block id in each of them for the same tokens: `bytes_per_cached_block` counts them all.
+    Arguments as of `read_model_config`.
     """
+    return _block(config, block_size, tensor_parallel, kv_dtype, serving)[0]
+
+
+def bytes_per_cached_block(
+    config: object,
+    block_size: int | None = None,
+    *,
+    tensor_parallel: int = 1,
+    kv_dtype: str = "auto",
+    **serving: Any,
+) -> int:
+    """Bytes that caching `block_size` tokens takes over all layers of one tensor-parallel rank.
+
+    One block id in every group: exact for models with one group, and the most that it can be where
+    windowed layers drop what lies outside their window. What a simulation with one chain of blocks
+    per request needs to turn memory into blocks. Arguments as of `read_model_config`.
+
+    Raises `UnsupportedCombinationError` if the model's blocks have another size than `block_size`
+    (recurrent states make them larger), or different sizes in different groups.
+    """
+    size, groups = _block(config, block_size, tensor_parallel, kv_dtype, serving)
+    caching = [group for group in groups if not isinstance(group.spec, CrossAttentionSpec)]
+    sizes = sorted({g.block_size for g in caching if not isinstance(g.spec, MambaSpec)})
+    if len(sizes) > 1:
+        problem = f"the groups' blocks hold {sizes} tokens, so that there is no size of one block"
+        raise UnsupportedCombinationError("config", problem)
+    if block_size is not None and sizes and sizes[0] != block_size:
+        problem = f"this model's blocks hold {sizes[0]} tokens: use block_size={sizes[0]}"
+        raise UnsupportedCombinationError(f"block_size={block_size}", problem)
+    return size * len(caching)
+
+
+def _block(
+    config: object, block_size: int | None, ranks: int, kv_dtype: str, serving: Mapping[str, Any]
+) -> tuple[int, tuple[KVCacheGroup, ...]]:
+    """Bytes of one block id, and the groups."""
     model = read_model_config(
-        config,
-        block_size=block_size,
-        tensor_parallel=tensor_parallel,
-        kv_dtype=kv_dtype,
-        **serving,
+        config, block_size=block_size, tensor_parallel=ranks, kv_dtype=kv_dtype, **serving
     )
     options = model.options(max_model_len=model.max_model_len or _UNSAID_LENGTH)
-    return lay_out_block(group_layers(model.specs, options)).bytes_per_block
+    groups = group_layers(model.specs, options)
+    return lay_out_block(groups).bytes_per_block, groups
 
 
 def split_layers(num_layers: int, stages: int) -> list[int]:

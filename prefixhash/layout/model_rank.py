@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from prefixhash.errors import UnsupportedCombinationError
+from prefixhash.layout.layer_spec import LayerSpec
 from prefixhash.layout.options import require_positive
 from prefixhash.layout.rows import (
     LATENT_584,
@@ -15,7 +16,6 @@ from prefixhash.layout.rows import (
     dtype_name,
     storage_of,
 )
-from prefixhash.layout.specs import LayerSpec
 
 
 class ModelLayer(NamedTuple):

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from prefixhash.layout.layer_spec import LayerSpec
 from prefixhash.layout.model_attention import attention_spec, latent_spec, num_layers
 from prefixhash.layout.model_fields import ConfigFields
 from prefixhash.layout.model_rank import ModelLayer, Rank
-from prefixhash.layout.specs import LayerSpec, MambaSpec
+from prefixhash.layout.specs import MambaSpec
 
 ATTENTION, STATE, BOTH, NOTHING = "attention", "state", "both", "nothing"
 # What configs call a layer that keeps ... (also letters of hybrid_override_pattern).
