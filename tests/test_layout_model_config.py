@@ -115,11 +115,26 @@ def test_table_has_a_row_per_case_and_ours_equals_the_reference() -> None:
         ("deepseek-v3", "fp8", 61 * 64 * 576),
         ("deepseek-v3.2", "auto", 61 * 64 * (1152 + 132)),
         ("deepseek-v3.2", "fp8_ds_mla", 61 * 64 * (656 + 132)),
-        ("gemma-3-4b-it", "auto", 5 * 16 * 4 * 256 * 4),
+        # One block id in each of 6 groups of 5 layers with windows and one of 5 without.
+        ("gemma-3-4b-it", "auto", 7 * 5 * 16 * 4 * 256 * 4),
+        ("whisper-large-v3", "auto", 32 * 16 * 20 * 64 * 4),
+        ("qwen3-next-80b-a3b", "auto", 4 * 12 * 544 * 2 * 256 * 4),
     ],
 )
 def test_bytes_per_block(name: str, kv_dtype: str, expected: int) -> None:
     assert bytes_per_block(CONFIGS / f"{name}.json", kv_dtype=kv_dtype) == expected
+
+
+def test_bytes_of_a_block_need_one_size_of_blocks() -> None:
+    fields = config("qwen3-next-80b-a3b")
+    # 512 is taken as a unit, as engines do.
+    with pytest.raises(UnsupportedCombinationError, match="use block_size=1024"):
+        bytes_per_block(fields, 512)
+    assert bytes_per_block(fields, 544) == bytes_per_block(fields)
+    assert bytes_per_block(config("llama-3.1-8b"), 512) == 32 * 2097152
+    assert bytes_per_block(config("llama-3.1-70b"), tensor_parallel=8) == 655360
+    with pytest.raises(UnsupportedCombinationError, match="one block has no size"):
+        bytes_per_block(config("deepseek-v4-pro"))
 
 
 @pytest.mark.parametrize(

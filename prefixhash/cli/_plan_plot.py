@@ -42,13 +42,13 @@ def save_picture(path: str, model: ModelLayers, plans: Sequence[KVCachePlan]) ->
         raise PrefixHashError(needed) from error
     # The same plan gives the same bytes: no time of day, no random ids.
     with matplotlib.rc_context({"svg.hashsalt": "prefixhash", "font.size": 9}):
-        figure = _figure(Figure, model, shown)
+        figure = make_figure(Figure, model, shown)
         no_date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
         metadata = no_date.get(os.path.splitext(path)[1].lower())
         figure.savefig(path, dpi=150, metadata=metadata, bbox_inches="tight")
 
 
-def _figure(figure_type: Any, model: ModelLayers, shown: list[tuple[int, KVCachePlan]]) -> Any:
+def make_figure(figure_type: Any, model: ModelLayers, shown: list[tuple[int, KVCachePlan]]) -> Any:
     heights = [len(plan.groups) * _ROW + 1.3 for _, plan in shown]
     figure = figure_type(figsize=(_WIDTH, sum(heights)), layout="constrained")
     axes = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)

@@ -23,7 +23,6 @@ from prefixhash.layout.model_architectures import known_model_types
 from prefixhash.layout.model_config import (
     ModelLayers,
     bytes_per_block,
-    bytes_per_cached_block,
     read_model_config,
     specs_from_model_config,
     split_layers,
@@ -131,7 +130,6 @@ __all__ = [
     "bucket_layers_by_page_size",
     "bytes_needed",
     "bytes_per_block",
-    "bytes_per_cached_block",
     "check_enough_memory",
     "equal_group_size",
     "estimate_max_model_len",

@@ -169,54 +169,38 @@ def bytes_per_block(
     kv_dtype: str = "auto",
     **serving: Any,
 ) -> int:
-    """Bytes of one block id on one tensor-parallel rank, as `KVCachePlan.bytes_per_block`.
+    """Bytes that the KV of one block of tokens takes over all layers of one tensor-parallel rank.
 
-    Memory over this is the number of blocks, the null block included. A model of several groups
-    takes a block id in each of them for the same tokens: `bytes_per_cached_block` counts them all.
-    Arguments as of `read_model_config`.
-    """
-    return _block(config, block_size, tensor_parallel, kv_dtype, serving)[0]
-
-
-def bytes_per_cached_block(
-    config: object,
-    block_size: int | None = None,
-    *,
-    tensor_parallel: int = 1,
-    kv_dtype: str = "auto",
-    **serving: Any,
-) -> int:
-    """Bytes that caching `block_size` tokens takes over all layers of one tensor-parallel rank.
-
-    One block id in every group: exact for models with one group, and the most that it can be where
-    windowed layers drop what lies outside their window. What a simulation with one chain of blocks
-    per request needs to turn memory into blocks. Arguments as of `read_model_config`.
+    What turns memory into blocks where a request has one chain of them: one block id in every group
+    of layers (`KVCachePlan.bytes_per_block` times the groups), padding included. The same as the
+    plan's where there is one group; the most that it can be where windowed layers drop what lies
+    outside their window. Arguments as of `read_model_config`.
 
     Raises `UnsupportedCombinationError` if the model's blocks have another size than `block_size`
     (recurrent states make them larger), or different sizes in different groups.
     """
-    size, groups = _block(config, block_size, tensor_parallel, kv_dtype, serving)
+    model = read_model_config(
+        config,
+        block_size=block_size,
+        tensor_parallel=tensor_parallel,
+        kv_dtype=kv_dtype,
+        **serving,
+    )
+    options = model.options(max_model_len=model.max_model_len or _UNSAID_LENGTH)
+    groups = group_layers(model.specs, options)
     caching = [group for group in groups if not isinstance(group.spec, CrossAttentionSpec)]
-    sizes = sorted({g.block_size for g in caching if not isinstance(g.spec, MambaSpec)})
+    _check_block_size(caching, block_size)
+    return lay_out_block(groups).bytes_per_block * len(caching)
+
+
+def _check_block_size(groups: Sequence[KVCacheGroup], block_size: int | None) -> None:
+    sizes = sorted({g.block_size for g in groups if not isinstance(g.spec, MambaSpec)})
     if len(sizes) > 1:
-        problem = f"the groups' blocks hold {sizes} tokens, so that there is no size of one block"
+        problem = f"the groups' blocks hold {sizes} tokens, so that one block has no size"
         raise UnsupportedCombinationError("config", problem)
     if block_size is not None and sizes and sizes[0] != block_size:
         problem = f"this model's blocks hold {sizes[0]} tokens: use block_size={sizes[0]}"
         raise UnsupportedCombinationError(f"block_size={block_size}", problem)
-    return size * len(caching)
-
-
-def _block(
-    config: object, block_size: int | None, ranks: int, kv_dtype: str, serving: Mapping[str, Any]
-) -> tuple[int, tuple[KVCacheGroup, ...]]:
-    """Bytes of one block id, and the groups."""
-    model = read_model_config(
-        config, block_size=block_size, tensor_parallel=ranks, kv_dtype=kv_dtype, **serving
-    )
-    options = model.options(max_model_len=model.max_model_len or _UNSAID_LENGTH)
-    groups = group_layers(model.specs, options)
-    return lay_out_block(groups).bytes_per_block, groups
 
 
 def split_layers(num_layers: int, stages: int) -> list[int]:
