@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from prefixhash.cli._sizes import parse_size, size_text
+from prefixhash.cli._sizes import parse_size
 from prefixhash.cli.main import main
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.layout import KVCachePlan, known_model_types, plan_workers, read_model_config
 from prefixhash.layout.picture import block_runs, block_segments, number_ranges
 
-from .realistic_models import CASES, CONFIGS, Case, golden_plans, planned
+from .realistic_models import CASES, CONFIGS, Case, golden_plans, planned, table
 
 GOLDEN = golden_plans()
 GIB = 1 << 30
@@ -276,6 +276,14 @@ def test_plot_labels_fit_their_cells(tmp_path: Path) -> None:
                 assert row != next_row or end <= start, f"labels of {name} overlap"
 
 
+def test_readme_shows_what_the_commands_print(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert table() in readme
+    out = run(capsys, path("gemma-3-27b-it"), "--memory", "60GiB")[1]
+    shown, _, _ = out.partition("  group  bytes")
+    assert f"```text\n{shown}```" in readme
+
+
 def test_list_prints_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "--list")
     assert status == 0
@@ -368,10 +376,3 @@ def test_sizes(text: str, expected: int) -> None:
 def test_bad_sizes(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="--memory"):
         parse_size(text, "--memory")
-
-
-def test_size_text() -> None:
-    sizes = (0, 1023, 1024, 3 << 19, 60 * GIB, 5 << 40)
-    assert [size_text(size) for size in sizes] == [
-        *("0 B", "1023 B", "1.00 KiB", "1.50 MiB", "60.00 GiB", "5.00 TiB"),
-    ]

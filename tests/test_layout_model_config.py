@@ -316,6 +316,13 @@ def test_state_blocks_follow_the_mode() -> None:
             },
             131072,
         ),
+        (
+            {
+                "max_position_embeddings": 4096,
+                "rope_scaling": {"type": "linear", "factor": float("nan")},
+            },
+            4096,
+        ),
         ({"n_positions": 1024}, 1024),
         ({}, None),
     ],
@@ -394,7 +401,17 @@ def test_unknown_architecture_with_plain_fields_is_read_and_marked() -> None:
     assert (only(model.specs).num_kv_heads, only(model.specs).head_size) == (2, 64)
     listed = {**GENERIC, "layer_types": ["sliding_attention", "full_attention"] * 2}
     assert kinds(specs_from_model_config({**listed, "sliding_window": 128})) == "SFSF"
-    assert kinds(specs_from_model_config({**GENERIC, "use_sliding_window": False})) == "FFFF"
+    unused = {"use_sliding_window": False, "sliding_window": 4096, "compression_config": {"a": 1}}
+    assert kinds(specs_from_model_config({**GENERIC, **unused, "q_lora_rank": 8})) == "FFFF"
+
+
+def test_old_spellings() -> None:
+    fields = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024}
+    spec = only(specs_from_model_config(fields))
+    assert (spec.num_kv_heads, spec.head_size) == (12, 64)
+    chatglm = {"num_layers": 28, "multi_query_group_num": 2, "kv_channels": 128}
+    spec = only(specs_from_model_config({"model_type": "chatglm", **chatglm, "seq_length": 8192}))
+    assert (spec.num_kv_heads, spec.head_size) == (2, 128)
 
 
 @pytest.mark.parametrize(
@@ -411,6 +428,7 @@ def test_unknown_architecture_with_plain_fields_is_read_and_marked() -> None:
         ({"mamba_d_state": 16}, ("mamba_d_state",)),
         ({"is_encoder_decoder": True}, ("is_encoder_decoder",)),
         ({"num_kv_shared_layers": 2}, ("num_kv_shared_layers",)),
+        ({"multi_query": True}, ("multi_query",)),
         ({"model_type": None, "global_head_dim": 512}, ("global_head_dim",)),
     ],
 )
@@ -432,6 +450,7 @@ def test_unknown_architecture_with_doubtful_fields_is_refused(
         ("llama-3.1-8b", {"hidden_size": ...}, "hidden_size"),
         ("llama-3.1-8b", {"num_hidden_layers": 0}, "num_hidden_layers"),
         ("llama-3.1-8b", {"num_hidden_layers": "32"}, "num_hidden_layers"),
+        ("llama-3.1-8b", {"num_hidden_layers": 10**12}, "num_hidden_layers"),
         ("llama-3.1-8b", {"num_key_value_heads": True}, "num_key_value_heads"),
         ("llama-3.1-8b", {"hidden_size": 4100}, "head_dim"),
         ("llama-3.1-8b", {"num_key_value_heads": -8}, "num_key_value_heads"),
@@ -446,6 +465,8 @@ def test_unknown_architecture_with_doubtful_fields_is_refused(
         ("nemotron-nano-9b-v2", {"hybrid_override_pattern": "M?"}, "hybrid_override_pattern"),
         ("nemotron-nano-9b-v2", {"hybrid_override_pattern": ...}, "hybrid_override_pattern"),
         ("nemotron-nano-9b-v2", {"hybrid_override_pattern": "--"}, "num_hidden_layers"),
+        ("nemotron-nano-9b-v2", {"hybrid_override_pattern": -1}, "hybrid_override_pattern"),
+        ("deepseek-v3.2", {"index_topk_pattern": 3}, "index_topk_pattern"),
         ("kimi-linear-48b-a3b", {"linear_attn_config": None}, "linear_attn_config"),
         ("whisper-large-v3", {"d_model": 1281}, "d_model"),
         ("jamba-v0.1", {"hidden_size": ...}, "hidden_size"),
@@ -530,3 +551,8 @@ def test_any_config_is_read_or_refused_by_a_value_error(
     except ValueError:
         return
     assert model.layers
+
+
+def test_fields_of_other_architectures_do_no_harm() -> None:
+    fields = config("falcon-mamba-7b", hybrid_override_pattern=-1)
+    assert len(specs_from_model_config(fields)) == 64

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from prefixhash.cli._plan_text import kind_text
-from prefixhash.cli._sizes import size_text
+from prefixhash.cli._tables import size
 from prefixhash.errors import InvalidArgumentError, PrefixHashError
 from prefixhash.layout import KVCachePlan, ModelLayers
 from prefixhash.layout.picture import Segment, block_runs, block_segments, layer_number
@@ -56,7 +56,7 @@ def make_figure(figure_type: Any, model: ModelLayers, shown: list[tuple[int, KVC
         _draw(panel, plan)
         where = f", pipeline stage {stage}" if len(shown) > 1 else ""
         title = f"One KV-cache block of {model.model_type or 'the model'}{where}"
-        sizes = f"{size_text(plan.bytes_per_block)}, {plan.num_blocks} blocks"
+        sizes = f"{size(plan.bytes_per_block)}, {plan.num_blocks} blocks"
         panel.set_title(f"{title}: {sizes}", loc="left", fontsize=10)
     figure.get_layout_engine().set(hspace=0.06)
     _add_legend(figure, [plan for _, plan in shown])

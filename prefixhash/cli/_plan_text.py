@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from prefixhash.cli._sizes import size_text
+from prefixhash.cli._tables import size
 from prefixhash.layout import KVCacheGroup, KVCachePlan, ModelLayers
 from prefixhash.layout.picture import (
     Run,
@@ -117,9 +117,9 @@ def _group_rows(plans: Sequence[KVCachePlan]) -> list[list[str]]:
 def _stage_rows(model: ModelLayers, plans: Sequence[KVCachePlan]) -> list[list[str]]:
     rows = [["stage", "ranks", "memory", "bytes per block", "allocated", "tensors", "one request"]]
     for stage, plan in enumerate(plans):
-        rows.append([str(stage), str(model.tensor_parallel), size_text(plan.available_memory)])
-        rows[-1] += [str(plan.bytes_per_block), size_text(plan.total_bytes)]
-        rows[-1] += [str(len(plan.tensors)), size_text(plan.bytes_needed())]
+        rows.append([str(stage), str(model.tensor_parallel), size(plan.available_memory)])
+        rows[-1] += [str(plan.bytes_per_block), size(plan.total_bytes)]
+        rows[-1] += [str(len(plan.tensors)), size(plan.bytes_needed())]
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Amounts of memory as people write and read them."""
+"""Amounts of memory as people write them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,3 @@ def parse_size(text: str, argument: str) -> int:
     if size < 1:
         raise InvalidArgumentError(argument, text, "must be at least one byte")
     return int(size)
-
-
-def size_text(num_bytes: int) -> str:
-    """`12.50 GiB`: binary units, two digits."""
-    for factor, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if num_bytes >= factor:
-            return f"{num_bytes / factor:.2f} {unit}"
-    return f"{num_bytes} B"

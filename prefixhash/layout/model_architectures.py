@@ -69,9 +69,13 @@ _BAMBA = {
 _FULL_ATTENTION = (
     "apertus",
     "arcee",
+    "bloom",
     "cohere",
     "gemma",
     "glm4_moe",
+    "gpt2",
+    "gpt_neox",
+    "gptj",
     "granite",
     "granitemoe",
     "hunyuan_v1_dense",
@@ -82,6 +86,7 @@ _FULL_ATTENTION = (
     "olmo",
     "olmo2",
     "olmoe",
+    "opt",
     "phi",
     "stablelm",
 )
@@ -96,7 +101,7 @@ def _known() -> dict[str, Architecture]:
         "mistral": _attention(sliding, sliding_window=4096, num_key_value_heads=8),
         "ministral": _attention(sliding, sliding_window=4096, num_key_value_heads=8),
         "mixtral": _attention(sliding, num_key_value_heads=8),
-        **dict.fromkeys(("phi3", "phimoe", "starcoder2"), _attention(sliding)),
+        **dict.fromkeys(("phi3", "phi3_v", "phi4mm", "phimoe", "starcoder2"), _attention(sliding)),
         **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_5_vl", "qwen2_vl_text"), _QWEN2),
         **dict.fromkeys(("qwen2_5_vl_text", "smollm3"), _QWEN2),
         "qwen3": _QWEN3,
@@ -195,10 +200,10 @@ _HEAD = ("head_dim", "hidden_size_per_head", "kv_channels")
 _HEADS = ("num_attention_heads", "n_head", "num_heads")
 # Fields that mean something else is stored, or that the rule depends on the architecture.
 _DOUBTFUL = re.compile(
-    r"lora_rank$|qk_(nope|rope)_head_dim|v_head_dim|global_head_dim|index_|compress|mamba|ssm|"
-    r"^state_size|conv_kernel|linear_|layers_block_type|block_configs|hybrid|recurrent|rwkv|"
-    r"cross_attention|is_encoder_decoder|attention_chunk_size|attn_type_list|attn_layer|"
-    r"kv_shared|no_rope|^kv_heads_per_layer|^(encoder|decoder)_layers$|(?<!q_)lora_rank"
+    r"(?<!q_)lora_rank$|qk_(nope|rope)_head_dim|v_head_dim|global_head_dim|^index_|^compress_ra|"
+    r"mamba|ssm|^state_size|conv_kernel|^linear_|layers_block_type|block_configs|hybrid|recurrent|"
+    r"rwkv|cross_attention|is_encoder_decoder|attention_chunk_size|attn_type_list|attn_layer|"
+    r"kv_shared|no_rope|^kv_heads_per_layer|^(encoder|decoder)_layers$|^multi_query$"
 )
 
 

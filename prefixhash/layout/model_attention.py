@@ -28,6 +28,7 @@ _KINDS = {"attention": FULL, **{kind: kind for kind in (FULL, SLIDING, CHUNKED)}
 LATENT_BLOCK = 64
 # Elements of an indexer key that share one float32 scale.
 _INDEXER_SCALE_GROUP = 128
+_MOST_LAYERS = 10_000
 
 
 def all_full(fields: ConfigFields, count: int) -> list[str]:
@@ -123,7 +124,16 @@ def head_size(fields: ConfigFields) -> int:
 
 def num_layers(fields: ConfigFields) -> int:
     """Decoder layers of the model."""
-    return fields.integer("num_hidden_layers", "n_layer", "num_layers")
+    return plausible(fields, fields.integer("num_hidden_layers", "n_layer", "num_layers"))
+
+
+def plausible(fields: ConfigFields, count: int) -> int:
+    """The number of layers, refused where a mistyped one would only exhaust memory."""
+    if count > _MOST_LAYERS:
+        raise fields.error(
+            f"{count} layers are not plausible: check num_hidden_layers", ("num_hidden_layers",)
+        )
+    return count
 
 
 def _spec(fields: ConfigFields, rank: Rank, kind: str, heads: int, size: int) -> AttentionSpec:
@@ -224,6 +234,8 @@ def _has_indexer(fields: ConfigFields, index: int) -> bool:
     """Layers that reuse another layer's choice have none (`index_topk_freq`, `..._pattern`)."""
     pattern = fields.get("index_topk_pattern")
     if pattern is not None:
+        if not isinstance(pattern, (str, list)):
+            raise fields.error("index_topk_pattern must be text or a list", ("index_topk_pattern",))
         return index >= len(pattern) or pattern[index] != "S"
     offset = fields.optional_integer("index_skip_topk_offset")
     first = 2 if offset is None else offset
@@ -234,6 +246,7 @@ def _has_indexer(fields: ConfigFields, index: int) -> bool:
 def whisper_layers(fields: ConfigFields, rank: Rank) -> list[ModelLayer]:
     """Every decoder layer keeps its own keys and values and those of the encoder's output."""
     count, heads, width = fields.integers("decoder_layers", "decoder_attention_heads", "d_model")
+    plausible(fields, count)
     if width % heads:
         problem = f"d_model={width} is no multiple of {heads} decoder_attention_heads"
         raise fields.error(problem, ("d_model", "decoder_attention_heads"))

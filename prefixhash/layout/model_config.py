@@ -27,6 +27,8 @@ from prefixhash.layout.specs import CrossAttentionSpec, MambaSpec, MLAAttentionS
 
 # Tokens that vLLM assumes for models that name no longest length.
 _UNSAID_LENGTH = 2048
+# Factors beyond this, NaN and those below 1 are no scaling of positions.
+_MOST_SCALING = 1e6
 _LENGTH_FIELDS = (
     "max_position_embeddings",
     "n_positions",
@@ -236,6 +238,8 @@ def _scaled(length: int, scaling: Mapping[str, Any]) -> int:
     kind, factor = scaling.get("rope_type") or scaling.get("type"), scaling.get("factor")
     if kind not in ("linear", "dynamic", "yarn") or not isinstance(factor, (int, float)):
         return length
+    if not 1 <= factor <= _MOST_SCALING:
+        return length
     original = scaling.get("original_max_position_embeddings")
     base = original if kind == "yarn" and isinstance(original, int) else length
     return int(base * factor)
@@ -253,8 +257,9 @@ def _check_layers(fields: ConfigFields, layers: list[ModelLayer]) -> list[ModelL
 def _decoder_layers(fields: ConfigFields, layers: list[ModelLayer]) -> int:
     """Patterns may be longer than the config's count, and encoder-decoder models count apart."""
     named = fields.optional_integer("decoder_layers", "num_hidden_layers", "n_layer", "num_layers")
-    pattern = fields.get("hybrid_override_pattern") or ()
-    return max(named or 0, len(pattern), layers[-1].decoder_layer + 1)
+    pattern = fields.get("hybrid_override_pattern")
+    spelt = len(pattern) if isinstance(pattern, str) else 0
+    return max(named or 0, spelt, layers[-1].decoder_layer + 1)
 
 
 def _align(
