@@ -64,7 +64,7 @@ Side = tuple[Callable[[], Any], Callable[[Any], tuple[int, int]]]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON, too")
     args = parser.parse_args()
     interpreter = os.environ.pop("PREFIXHASH_VLLM_PYTHON", None)

@@ -1,6 +1,6 @@
 """Compares this library with a golden file of vLLM's planner, case by case.
 
-    python -m tests.golden_layout tests/data/kv_layout.json [--verbose]
+    python -m tests.golden_layout tests/data/kv_layout.json [--verbose | --markdown]
 
 A case matches plainly, matches when the null block is counted as the reference counts it, or
 differs by a rule of this project; such differences are listed rule by rule. Exit status 2 if a
@@ -71,6 +71,19 @@ def report(results: Sequence[Result], *, verbose: bool = False) -> Iterable[str]
             yield from _lines(result, rule, verbose)
 
 
+def markdown(results: Sequence[Result]) -> str:
+    """The table of the README."""
+    rows = [
+        (f"equal{'' if how == PLAIN else ' ' + how}", sum(result.how == how for result in results))
+        for how in (PLAIN, NULL_BLOCK)
+    ]
+    for rule, text in RULES.items():
+        count = sum(rule in result.rules for result in results)
+        rows += [(f"differ by rule {rule}: {text}", count)] if count else []
+    lines = [f"| {len(results)} cases | count |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {name} | {count} |" for name, count in rows)])
+
+
 def _lines(result: Result, rule: int | None, verbose: bool) -> Iterable[str]:
     chosen = [d for d in result.differences if d.rule == rule]
     shown = chosen if verbose or rule is None else chosen[:2]
@@ -89,11 +102,13 @@ def _short(value: Any, limit: int = 90) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("golden", type=Path, help="a golden file")
+    parser.add_argument("--markdown", action="store_true", help="only a table of the counts")
     parser.add_argument("--verbose", action="store_true", help="every value, every case")
     args = parser.parse_args(argv)
     results = compare(json.loads(args.golden.read_text(encoding="utf-8")))
+    lines = [markdown(results)] if args.markdown else report(results, verbose=args.verbose)
     try:
-        print("\n".join(report(results, verbose=args.verbose)), flush=True)
+        print("\n".join(lines), flush=True)
     except BrokenPipeError:
         # The reader has gone (`| head`): nothing more to say, and nothing to flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from .conftest import DATA
-from .golden_layout import NULL_BLOCK, PLAIN, Result, compare, main
+from .golden_layout import NULL_BLOCK, PLAIN, Result, compare, main, markdown
 
 GOLDEN = DATA / "kv_layout.json"
 
@@ -184,6 +184,11 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
         "  298 plainly",
         "  70 with the null block counted",
     ]
+
+
+def test_the_readme_has_the_counts(results: dict[str, Result]) -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert markdown(list(results.values())) in readme
 
 
 def _spoilt(case: Any) -> Any:

@@ -124,6 +124,9 @@ def _group(layers: Layers, options: PlanOptions) -> tuple[KVCacheGroup, ...]:
 def _equal_size_groups(layers: Layers, options: PlanOptions) -> tuple[KVCacheGroup, ...]:
     hidden = {n: spec for n, spec in layers.items() if isinstance(spec, HiddenStateSpec)}
     cached = {n: spec for n, spec in layers.items() if n not in hidden}
+    if not cached:
+        # Nothing else sets the page: hidden states are laid out as any other layer.
+        cached, hidden = dict(layers), {}
     buckets: dict[LayerSpec, list[str]] = {}
     for name, spec in unify_page_sizes(cached).items():
         buckets.setdefault(spec, []).append(name)
