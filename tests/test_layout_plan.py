@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from prefixhash import BlockHasher, PrefixCache, Request
 from prefixhash.errors import (
     IncompatibleLayersError,
     IncompatiblePageSizesError,
@@ -182,6 +183,15 @@ def test_auto_fit_over_workers() -> None:
     with pytest.raises(NotEnoughMemoryError) as error:
         auto_fit_max_model_len([groups, groups], [11 * PAGE, PAGE], options)
     assert error.value.worker == 1
+
+
+def test_a_cache_takes_the_planned_groups() -> None:
+    plan = plan_kv_cache({"a": FULL, "b": WINDOW}, 100 * PAGE, PlanOptions(max_model_len=16))
+    cache = PrefixCache(plan.groups, plan.num_blocks)
+    request = Request("r", range(40), block_hasher=BlockHasher(16))
+    assert cache.allocate(request, 40) is not None
+    tables = [cache.block_table(request, group) for group in range(len(plan.groups))]
+    assert [len(table) for table in tables] == [3, 3]
 
 
 def test_a_layer_is_found_in_the_block() -> None:

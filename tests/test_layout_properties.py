@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -77,34 +77,6 @@ def touched(view: TensorView, layout: KernelLayout | None, split: int) -> Iterat
         yield block, (elements[:, None] * item + numpy.arange(item)).ravel()
 
 
-def owners(
-    groups: tuple[KVCacheGroup, ...],
-    layout: BlockLayout,
-    blocks: int,
-    views: Mapping[str, tuple[TensorView, ...]],
-    chosen: Mapping[str, KernelLayout],
-    split: int,
-) -> dict[tuple[int, int], dict[int, set[tuple[str, int]]]]:
-    """(buffer, byte) to group to the (layer, block) pairs that own it; checks the bounds."""
-    sizes = [entry.size for entry in layout.tensors(blocks)]
-    found: dict[tuple[int, int], dict[int, set[tuple[str, int]]]] = {}
-    for index, group in enumerate(groups):
-        for name in group.layer_names:
-            states = set()
-            for view in views[name]:
-                pieces = split if name in chosen else 1
-                for block, where in touched(view, chosen.get(name), pieces):
-                    assert where.min() >= 0
-                    assert where.max() < sizes[view.buffer]
-                    assert len(set(where.tolist())) == len(where)
-                    for byte in where.tolist():
-                        assert (byte, block) not in states
-                        states.add((byte, block))
-                        by_group = found.setdefault((view.buffer, byte), {})
-                        by_group.setdefault(index, set()).add((name, block))
-    return found
-
-
 @settings(max_examples=150)
 @given(models(), OPTIONS, LAYOUTS, st.integers(1, 3), st.sampled_from([1, 1, 2]))
 def test_no_byte_has_two_owners(
@@ -155,12 +127,26 @@ def test_no_byte_has_two_owners_next_to_other_kinds(
 def check_owners(
     groups: tuple[KVCacheGroup, ...], layout: BlockLayout, blocks: int, layouts: Layouts, split: int
 ) -> None:
+    """Marks every byte of every buffer with who owns it; the first double owner fails."""
     tokens = [group.block_size // split for group in groups]
     views = tensor_views(groups, layout, blocks, layouts, tokens)
     chosen = layouts_by_layer(groups, layouts)
-    for by_group in owners(groups, layout, blocks, views, chosen, split).values():
-        assert all(len(pairs) == 1 for pairs in by_group.values())
-        assert len({block for pairs in by_group.values() for _, block in pairs}) == 1
+    sizes = [entry.size for entry in layout.tensors(blocks)]
+    block_of = [numpy.full(size, -1) for size in sizes]
+    for group in groups:
+        owned = [numpy.zeros(size, dtype=bool) for size in sizes]
+        for name in group.layer_names:
+            pieces = split if name in chosen else 1
+            for view in views[name]:
+                for block, where in touched(view, chosen.get(name), pieces):
+                    assert where.min() >= 0
+                    assert where.max() < sizes[view.buffer]
+                    assert len(numpy.unique(where)) == len(where)
+                    assert not owned[view.buffer][where].any(), "one group, two owners"
+                    owned[view.buffer][where] = True
+                    others = block_of[view.buffer][where]
+                    assert numpy.isin(others, (-1, block)).all(), "groups share unequal blocks"
+                    block_of[view.buffer][where] = block
 
 
 @given(models(), OPTIONS)
