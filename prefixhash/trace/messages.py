@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prefixhash.errors import InvalidArgumentError, PrefixHashError, TraceFormatError
-from prefixhash.pool import Event
+from prefixhash.pool import AllBlocksCleared, BlockStored, Event
 from prefixhash.trace.source import Source
 
 # The sizes of what follows a MessagePack header byte: (bytes of length, fixed bytes behind it).
@@ -70,7 +70,7 @@ def _json_messages(source: Source) -> Iterator[Message]:
 def _json_message(name: str, line: int, text: bytes) -> Message:
     try:
         return _message(line, json.loads(text.decode("utf-8-sig").strip()))
-    except (ValueError, RecursionError) as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise TraceFormatError(name, line, _reason(error)) from error
 
 
@@ -84,7 +84,7 @@ def _packed_messages(source: Source) -> Iterator[Message]:
         try:
             end = message_end(data, start)
             yield _message(number, msgspec.msgpack.decode(data[start:end]))
-        except (ValueError, IndexError, RecursionError, msgspec.DecodeError) as error:
+        except (ValueError, OverflowError, IndexError, RecursionError) as error:
             reason = f"message {number}: {_reason(error)}"
             raise TraceFormatError(source.name, None, reason) from error
         start = end
@@ -110,7 +110,28 @@ def _message(place: int, record: object) -> Message:
         raise InvalidArgumentError("events", events, "is no list of events")
     wire = [ts or 0.0, [_with_byte_hashes(event) for event in events], rank]
     batch = decode_events(msgspec.msgpack.encode(wire))
+    for event in batch.events:
+        _check_types(event)
     return Message(place, ts, batch.events, sequence)
+
+
+def _check_types(event: Event) -> None:
+    """Refuses fields that no engine writes: the wire format is decoded without a schema."""
+    if isinstance(event, AllBlocksCleared):
+        return
+    optional: list[tuple[str, type]] = [("group_idx", int), ("medium", str)]
+    if isinstance(event, BlockStored):
+        optional += [("lora_id", int), ("lora_name", str), ("extra_keys", tuple)]
+        if set(map(type, event.token_ids)) - {int}:
+            raise InvalidArgumentError("token_ids", event.token_ids, "are not all integers")
+        if type(event.block_size) is not int or event.block_size < 0:
+            raise InvalidArgumentError("block_size", event.block_size, "is no number of tokens")
+        if not event.block_hashes:
+            raise InvalidArgumentError("block_hashes", (), "BlockStored without a block")
+    for name, kind in optional:
+        value = getattr(event, name)
+        if value is not None and type(value) is not kind:
+            raise InvalidArgumentError(name, value, f"is not of type {kind.__name__}")
 
 
 def _parts(record: object) -> tuple[float | None, object, object, int | None]:

@@ -174,6 +174,11 @@ def test_gaps_in_the_sequence_are_found(tmp_path: Path) -> None:
         ('{"ts": 1, "events": 7}\n', 1, "is no list of events"),
         ("[]\n", 1, "is no message"),
         ('{"type": "BlockRemoved", "block_hashes": ["xyz"]}\n', 1, "is not hexadecimal"),
+        ('{"type": "BlockRemoved", "block_hashes": [], "group_idx": []}\n', 1, "of type int"),
+        (json.dumps(stored([])), 1, "without a block"),
+        (json.dumps(stored([1], lora_name=[])), 1, "is not of type str"),
+        (json.dumps(stored([1], tokens=[[]])), 1, "are not all integers"),
+        (json.dumps(stored([1], size=-1)), 1, "is no number of tokens"),
     ],
 )
 def test_bad_recordings_are_one_clear_line(
