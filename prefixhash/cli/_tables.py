@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from prefixhash.errors import PrefixHashError
 
-_PLAIN_WIDTH = 100
+_PLAIN_WIDTH = 110
 
 
 def print_table(
@@ -32,7 +32,7 @@ def print_table(
     for place, name in enumerate(columns):
         # A column without a name holds bars.
         justify = "left" if place < left or not name else "right"
-        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+        table.add_column(name, justify=justify, no_wrap=justify == "left")  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*row)
     _write(table, out or sys.stdout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -223,42 +224,44 @@ def _tables_of(
 
 def _result_table(report: ReplayReport, bytes_per_block: int | None, timings: bool) -> PageTable:
     options = report.options
-    show_policy, show_count = len(options.policies) > 1, len(options.counts) > 1
-    columns = ["capacity", "blocks", "hit rate", "saved", "of", "evictions"]
-    columns[0:0] = ["policy"] * show_policy + ["hit rate by"] * show_count
-    if bytes_per_block is not None:
-        columns.insert(columns.index("blocks") + 1, "KV cache")
-    if timings:
-        columns.append("in cache")
-    rows = [
-        _result_row(result, show_policy, show_count, bytes_per_block, timings)
-        for result in report.results
-    ]
-    names = ", ".join(options.counts) if not show_count else "by definition"
-    title = f"Hit rate ({names}), {' and '.join(options.policies)}, {_running(report)}"
-    return PageTable(title, columns, rows)
+    shown = _Shown(len(options.policies) > 1, len(options.counts) > 1, bytes_per_block, timings)
+    names = "by definition" if shown.counts else options.counts[0]
+    title = f"Hit rate ({names}), {', '.join(options.policies)}, {_running(report)}"
+    rows = [_result_row(result, shown) for result in report.results]
+    return PageTable(title, _result_columns(report.results[0].unit, shown), rows)
 
 
-def _result_row(
-    result: ReplayResult,
-    show_policy: bool,
-    show_count: bool,
-    bytes_per_block: int | None,
-    timings: bool,
-) -> list[str]:
+@dataclass(frozen=True)
+class _Shown:
+    """Which of the columns of the result table there are."""
+
+    policies: bool
+    counts: bool
+    bytes_per_block: int | None
+    timings: bool
+
+
+def _result_columns(unit: str, shown: _Shown) -> list[str]:
+    columns = ["policy"] * shown.policies + ["count"] * shown.counts
+    columns += ["capacity", "blocks"]
+    if shown.bytes_per_block is not None:
+        columns.append("KV cache")
+    columns += ["hit rate", "hit" if shown.counts else f"{unit} hit", "of"]
+    columns += ["unit"] * shown.counts + ["evictions"] + ["in cache"] * shown.timings
+    return columns
+
+
+def _result_row(result: ReplayResult, shown: _Shown) -> list[str]:
     overall = result.meter.overall
-    row = [result.policy] * show_policy + [result.count] * show_count
+    row = [result.policy] * shown.policies + [result.count] * shown.counts
     row += [result.label, count(result.capacity)]
-    if bytes_per_block is not None:
+    if shown.bytes_per_block is not None:
         bounded = math.isfinite(result.capacity)
-        row.append(_tables.size(result.capacity * bytes_per_block) if bounded else "unbounded")
-    row += [
-        percent(result.rate),
-        short(overall.hits),
-        f"{short(overall.total)} {result.unit}",
-        count(result.evictions),
-    ]
-    if timings:
+        weight = result.capacity * shown.bytes_per_block
+        row.append(_tables.size(weight) if bounded else "unbounded")
+    row += [percent(result.rate), short(overall.hits), short(overall.total)]
+    row += [result.unit] * shown.counts + [count(result.evictions)]
+    if shown.timings:
         row.append(seconds(result.seconds))
     return row
 
