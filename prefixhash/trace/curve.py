@@ -39,7 +39,6 @@ class HitRateCurve:
     num_requests: int
     num_references: int
     num_unique: int
-    first_uses: float
     chained: bool
     unbounded: Meter
     working_set: WorkingSetSamples
@@ -116,7 +115,6 @@ class CurveBuilder:
     num_requests: int = 0
     num_references: int = 0
     total: float = 0
-    first_uses: float = 0
 
     def __post_init__(self) -> None:
         self.meter.warmup = self.warmup
@@ -139,7 +137,6 @@ class CurveBuilder:
         self.num_references += len(request.ids)
         self.total += weights.total
         value = weights.value(hits)
-        self.first_uses += weights.value(len(ids)) - value
         self.meter.add(now, request, self.turns.turn(request), value, weights.total)
         if self.working_set.wants(now):
             self._sample_working_set(now, request.timestamp)
@@ -156,7 +153,6 @@ class CurveBuilder:
             self.num_requests,
             self.num_references,
             len(self.interner),
-            self.first_uses,
             self.interner.chained,
             self.meter,
             self.working_set,

@@ -41,17 +41,19 @@ class Interner:
         return depths
 
     def _check_chain(self, numbers: list[int], known: int) -> None:
-        if not numbers:
-            return
+        """Keeps `chained` true only while each id has one predecessor; takes in the new ids'."""
         parents = self._parents
-        before = [-1, *numbers[:-1]]
-        if len(self._numbers) > known:
-            # In a chain whatever follows a new id is new, so the new ids are the last ones.
-            fresh = len(self._numbers) - known
-            if numbers[-fresh:] != list(range(known, known + fresh)):
+        fresh = len(self._numbers) - known
+        old = numbers
+        if fresh:
+            # In a chain whatever follows a new id is new. New ids are numbered as they appear, so
+            # if the first stands where the last `fresh` places begin, these hold all of them.
+            old = numbers[:-fresh]
+            if numbers[-fresh] != known:
                 self.chained = False
                 return
-            parents.extend(before[-fresh:])
-        if list(map(parents.__getitem__, numbers)) != before:
+            parents.append(old[-1] if old else -1)
+            parents.extend(range(known, known + fresh - 1))
+        if old and (old[0] >= known or list(map(parents.__getitem__, old)) != [-1, *old[:-1]]):
             del parents[known:]
             self.chained = False

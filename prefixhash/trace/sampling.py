@@ -92,7 +92,6 @@ class SampledCurveBuilder:
         # Noise must not make a larger cache look worse.
         hits = list(itertools.accumulate(hits, max))
         sampled = sum(len(replicate.numbers) for replicate in self._replicates)
-        first_uses = math.fsum(curve[-1] for curve in curves) / self._share
         return HitRateCurve(
             self._definition.name,
             ORDERS[self._head_first],
@@ -102,7 +101,6 @@ class SampledCurveBuilder:
             self._num_requests,
             self._num_references,
             round(sampled / self._share),
-            first_uses,
             True,
             Meter(),
             WorkingSetSamples(),

@@ -55,7 +55,9 @@ def test_replay_counts_by_every_definition(trace: Path, capsys: pytest.CaptureFi
     data = data_of(capsys, "replay", trace, "--trace-block-size", 64, "--count", "all")
     counts = [result["count"] for result in data["results"]]
     assert list(dict.fromkeys(counts)) == list(DEFINITION_NAMES)
-    assert "requests-full" in ok(capsys, "replay", trace, "--trace-block-size", 64, "--count", "all")
+    assert "requests-full" in ok(
+        capsys, "replay", trace, "--trace-block-size", 64, "--count", "all"
+    )
 
 
 def test_replay_runs_every_policy(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
