@@ -11,7 +11,8 @@ Without traces a synthetic one is made; without vLLM only our side is measured. 
 * requests/s of lookup + allocate + cache + free with the trace's ids as hashes, beside vLLM's
   `BlockPool`.
 
-Both sides take turns in one process and must hit the same blocks; medians (best) over the rounds.
+Both sides take turns in one process and must hit the same blocks; medians (best) over the rounds,
+in CPU seconds of the process, which is single-threaded.
 """
 
 from __future__ import annotations
@@ -82,10 +83,10 @@ def measure(path: str | None, args: argparse.Namespace) -> Figures:
 def load(path: str | None) -> tuple[str, int, list[TraceRequest]]:
     if path is None:
         return "synthetic (mixed, seed 0)", 64, list(synthesize("mixed", block_size=64))
-    start = time.perf_counter()
+    start = time.process_time()
     trace = read_trace(path)
     requests = list(trace)
-    print(f"\nreading {trace.name}: {time.perf_counter() - start:.3f} s")
+    print(f"\nreading {trace.name}: {time.process_time() - start:.3f} s")
     return trace.name, trace.block_size, requests
 
 
@@ -254,9 +255,9 @@ def take_turns(sides: dict[str, Side], rounds: int) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, side in sides.items():
-            start = time.perf_counter()
+            start = time.process_time()
             side()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(time.process_time() - start)
     return seconds
 
 

@@ -25,7 +25,6 @@ from prefixhash.cli._traces import (
 from prefixhash.trace.capacity import Capacity, parse_capacity
 from prefixhash.trace.curve import POOL_OVERHEAD_BLOCKS, HitRateCurve, hit_rate_curve
 from prefixhash.trace.definitions import DEFINITION_NAMES, HEADLINE, find_definition
-from prefixhash.trace.engine import HashedTrace
 from prefixhash.trace.page import PageTable, html_page
 from prefixhash.trace.plots import Mark, Picture, save_plot
 from prefixhash.trace.policies import ORDERS
@@ -79,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if args.block_size is not None and args.trace_block_size is None:
         args.trace_block_size = args.block_size
     with opened_trace(args) as trace:
-        source = HashedTrace(Watched(trace, "reading"), trace.block_size)
+        source = Watched(trace, "reading")
         curve = hit_rate_curve(
             source,
             block_size=trace.block_size,

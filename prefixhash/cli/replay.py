@@ -29,7 +29,6 @@ from prefixhash.trace.caches import OVERSIZE
 from prefixhash.trace.curve import hit_rate_curve
 from prefixhash.trace.definitions import DEFINITION_NAMES, HEADLINE, find_definition
 from prefixhash.trace.demo import DEMO_CAPACITIES, DEMO_NAME, demo_trace
-from prefixhash.trace.engine import HashedTrace
 from prefixhash.trace.holding import Speed
 from prefixhash.trace.metering import Tally, turn_label
 from prefixhash.trace.page import PageTable, html_page
@@ -344,7 +343,7 @@ def _draw(
     options = report.options
     # What a plain LRU would do at every capacity: the line that the marks are read against.
     curve = hit_rate_curve(
-        HashedTrace(source, report.trace_block_size),
+        source,
         block_size=report.trace_block_size,
         count=options.counts[0],
         order=options.order,

@@ -147,13 +147,15 @@ class RunStack:
         timeline = self.timeline
         if len(last) < num_blocks:
             last.extend([-1] * (num_blocks - len(last)))
+        # No block lies deeper than all of them.
+        self.gains.cover(timeline.total + 1)
         n = len(ids)
         start = 0
         while start < n:
             run = last[ids[start]]
             if run < 0:
                 break
-            end = self._segment_end(ids, start, run)
+            end = n if last[ids[n - 1]] == run else self._segment_end(ids, start, run)
             length = end - start
             # Blocks of this request that were taken out above still lie above this segment.
             above = timeline.total - timeline.older(run + 1) + start
@@ -164,13 +166,13 @@ class RunStack:
         return start
 
     def _segment_end(self, ids: Sequence[int], start: int, run: int) -> int:
-        """The end of the blocks from `start` on that were used last in `run` (they are sorted)."""
+        """The end of the blocks from `start` on that were used last in `run`; not the last block.
+
+        The blocks are sorted by their runs, newest first.
+        """
         last = self.last
-        high = len(ids)
-        if last[ids[high - 1]] == run:
-            return high
         low = start
-        high -= 1
+        high = len(ids) - 1
         while high - low > 1:
             middle = (low + high) >> 1
             if last[ids[middle]] == run:
@@ -192,7 +194,6 @@ class RunStack:
     ) -> None:
         counted = (end if end < limit else limit) - start
         left = self.timeline.counts[run]
-        self.gains.cover(above + left + 1)
         differences = self.gains.differences
         if self.head_first:
             # The segment's first block lies deepest, under all that is left of the run.

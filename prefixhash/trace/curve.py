@@ -6,15 +6,20 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.trace._stack import BlockStack, RunStack
 from prefixhash.trace.definitions import HEADLINE, Definition, Weights, find_definition
+from prefixhash.trace.engine import HashedTrace
 from prefixhash.trace.interning import Interner
 from prefixhash.trace.metering import Meter, TurnCounter
 from prefixhash.trace.policies import ORDERS
-from prefixhash.trace.records import TraceRequest
+from prefixhash.trace.records import TraceRequest, ids_block_size
 from prefixhash.trace.series import WorkingSet, WorkingSetSamples
+
+if TYPE_CHECKING:
+    from prefixhash.trace.sampling import SampledCurveBuilder
 
 # Engines keep one block of a pool as the null block, and a request that runs needs one for the
 # tail that is not yet a full block: a pool of N blocks caches like an LRU of N - 2.
@@ -167,7 +172,7 @@ class CurveBuilder:
 def hit_rate_curve(
     trace: Iterable[TraceRequest],
     *,
-    block_size: int,
+    block_size: int | None = None,
     count: str = HEADLINE,
     order: str = "tail-first",
     warmup: int = 0,
@@ -175,32 +180,33 @@ def hit_rate_curve(
 ) -> HitRateCurve:
     """The LRU hit rate at every capacity, exactly and in one pass (`sample=1`).
 
-    `block_size`: tokens of one block id; `count`: the name of the definition; `order`: how a
-    finished request's blocks are refreshed; `warmup`: leave the first requests out of the count;
-    `sample`: follow this share of the blocks only, for traces whose blocks do not fit in memory.
+    `block_size`: tokens of one block id (default: what the trace says); `count`: the name of the
+    definition; `order`: how a finished request's blocks are refreshed; `warmup`: leave the first
+    requests out of the count; `sample`: follow this share of the blocks only, for traces whose
+    blocks do not fit in memory.
 
-    An engine's pool of N blocks gives the rate at N - 2. Raises `InvalidArgumentError` and whatever
-    iterating `trace` raises. Memory: the distinct blocks (times `sample`).
+    Prompts with tokens are hashed on the way. An engine's pool of N blocks gives the rate at N - 2.
+    Raises `InvalidArgumentError` and whatever iterating `trace` raises. Memory: the distinct blocks
+    (times `sample`).
     """
     definition = find_definition(count)
-    _check(block_size, order, warmup, sample)
+    _check(order, warmup, sample)
+    size = ids_block_size(trace, block_size)
     head_first = order == "head-first"
+    builder: CurveBuilder | SampledCurveBuilder
     if sample < 1:
+        # Imported here, since it returns what this module defines.
         from prefixhash.trace.sampling import SampledCurveBuilder
 
-        sampled = SampledCurveBuilder(definition, block_size, sample, head_first, warmup)
-        for request in trace:
-            sampled.add(request)
-        return sampled.finish()
-    builder = CurveBuilder(definition, block_size, head_first, warmup)
-    for request in trace:
+        builder = SampledCurveBuilder(definition, size, sample, head_first, warmup)
+    else:
+        builder = CurveBuilder(definition, size, head_first, warmup)
+    for request in HashedTrace(trace, size):
         builder.add(request)
     return builder.finish()
 
 
-def _check(block_size: int, order: str, warmup: int, sample: float) -> None:
-    if block_size < 1:
-        raise InvalidArgumentError("block_size", block_size, "must be at least 1")
+def _check(order: str, warmup: int, sample: float) -> None:
     if order not in ORDERS:
         raise InvalidArgumentError("order", order, f"is not one of {', '.join(ORDERS)}")
     if warmup < 0:
@@ -211,10 +217,6 @@ def _check(block_size: int, order: str, warmup: int, sample: float) -> None:
 
 def _without_flat_end(hits: list[float]) -> list[float]:
     """`hits` up to the capacity from which on nothing is gained."""
-    end = len(hits) - 1
     final = hits[-1]
     # Differences of fractions cancel up to rounding.
-    slack = 1e-9 * abs(final)
-    while end > 0 and hits[end - 1] >= final - slack:
-        end -= 1
-    return hits[: end + 1]
+    return hits[: bisect_left(hits, final - 1e-9 * abs(final)) + 1]

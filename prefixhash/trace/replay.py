@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prefixhash.errors import InvalidArgumentError
@@ -24,7 +24,7 @@ from prefixhash.trace.holding import Concurrent, Holding, OneAtATime, Speed, Tim
 from prefixhash.trace.interning import Interner
 from prefixhash.trace.metering import Meter, TurnCounter
 from prefixhash.trace.policies import ORDERS, POLICIES, Future, make_policy
-from prefixhash.trace.records import TraceRequest
+from prefixhash.trace.records import TraceRequest, ids_block_size
 from prefixhash.trace.survey import Prefixes, Survey, survey_trace
 
 DEFAULT_CAPACITIES = ("1%", "5%", "10%", "25%", "50%", "inf")
@@ -188,17 +188,19 @@ class _Unbounded:
 def replay(
     trace: Iterable[TraceRequest],
     *,
-    trace_block_size: int,
+    trace_block_size: int | None = None,
     options: ReplayOptions | None = None,
     survey: Survey | None = None,
+    **settings: Any,
 ) -> ReplayReport:
     """Replays `trace` at every capacity, by every policy and definition of `options`.
 
     Args:
         trace: requests; iterated once for the survey (unless given), once for the optimal policy,
             and once for the replay itself.
-        trace_block_size: tokens of one block id of the trace.
-        options:
+        trace_block_size: tokens of one block id of the trace (default: what the trace says).
+        survey: of this trace, if there is one already.
+        options, settings: the options, or each by its name:
             capacities: sizes in blocks, or as text (`5%` of the unique blocks, `2Mtok`, `40GiB`
                 with `bytes_per_block`, `inf`). For lru it is the size of a pool, which holds two
                 blocks fewer; for the other policies it is what the cache holds.
@@ -215,10 +217,11 @@ def replay(
 
     Raises `InvalidArgumentError`, and whatever iterating `trace` raises.
     """
-    options = options or ReplayOptions()
-    hashed = HashedTrace(trace, trace_block_size)
-    survey = survey or survey_trace(hashed, trace_block_size)
-    return _Run(hashed, trace_block_size, options, survey).report()
+    options = replace(options or ReplayOptions(), **settings)
+    size = ids_block_size(trace, trace_block_size)
+    hashed = HashedTrace(trace, size)
+    survey = survey or survey_trace(hashed, size)
+    return _Run(hashed, size, options, survey).report()
 
 
 class _Run:
