@@ -106,8 +106,7 @@ class Allocator:
 
     def _free_for_admission(self, hit: CacheHit, others: bool) -> int:
         """Blocks left once the hits are held (a free block that is hit is free no more)."""
-        refs = self._pool.ref_count
-        revived = sum(refs(block) == 0 for ids in hit.block_ids for block in ids if block)
+        revived = sum(self._pool.count_free(filter(None, ids)) for ids in hit.block_ids)
         watermark = self._watermark_blocks if others else 0
         return self._pool.num_free_blocks - revived - watermark
 

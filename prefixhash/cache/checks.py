@@ -116,7 +116,7 @@ def check_cache(
     for held in helds:
         for table in held.tables:
             holds.update(block for block in table.blocks if block)
-            if not 0 <= table.num_cached <= max(len(table.blocks), table.num_cached):
+            if not 0 <= table.num_cached <= len(table.blocks):
                 raise InvariantError(f"{table.num_cached} cached of {len(table.blocks)} blocks")
         _check_slots(held, managers)
     for block in range(1, pool.num_blocks):

@@ -6,6 +6,7 @@ Managers hold no state of requests; that lies in their `BlockTable`s. All length
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from prefixhash.cache.groups import CacheGroup
@@ -51,8 +52,8 @@ class AttentionManager:
         `groups` share this manager's spec; `hashes` are those of its block size. For a drafter,
         `max_tokens` bounds what is matched: the hit is one block shorter.
         """
-        wanted = hashes[: max(max_tokens, 0) // self.block_size]
-        found = [self.pool.longest_prefix(wanted, group) for group in groups]
+        count = max(max_tokens, 0) // self.block_size
+        found = [self.pool.longest_prefix(islice(hashes, count), group) for group in groups]
         blocks = max(min(map(len, found)) - self.margin, 0)
         num_tokens = blocks * self.block_size
         num_tokens -= num_tokens % self.alignment

@@ -17,6 +17,7 @@ from prefixhash.cache.checks import (
 from prefixhash.cache.groups import CacheGroup, as_groups
 from prefixhash.cache.managers import AttentionManager
 from prefixhash.cache.stats import CacheStats, StatsCounter
+from prefixhash.cache.steps import chunk_end, common_blocks
 from prefixhash.cache.tables import CachedRequest, CacheHit, Held
 from prefixhash.errors import InvalidRequestError
 from prefixhash.pool import BlockPool, Event, ResidencySampler
@@ -313,16 +314,9 @@ class PrefixCache:
 
         0 where the blocks at the start have left a window. O(requests * common blocks).
         """
-        common = []
-        for manager in self._managers:
-            tables = [held.tables[manager.group].blocks for held in self._held.values()]
-            count = 0
-            for places in zip(*tables, strict=False):
-                if places[0] == 0 or len(set(places)) != 1:
-                    break
-                count += 1
-            common.append(count)
-        return common
+        running = list(self._held.values())
+        groups = range(len(self._managers))
+        return [common_blocks([held.tables[i].blocks for held in running]) for i in groups]
 
     def chunk_tokens(
         self, request: CachedRequest, num_new_tokens: int, hit: CacheHit | None = None
@@ -339,13 +333,9 @@ class PrefixCache:
         held = self._held.get(request.request_id)
         start = held.num_scheduled if held else hit.num_tokens if hit else 0
         junction = held.junction if held else hit.shared_prefix_tokens if hit else 0
-        end = start + num_new_tokens
-        last = (request.num_prompt_tokens - 1) // self.alignment * self.alignment
-        for stop in sorted((junction, last)):
-            if start < stop < end:
-                return stop - start
-        aligned = end // self.alignment * self.alignment
-        return (aligned if start < aligned and end < request.num_prompt_tokens else end) - start
+        prompt = request.num_prompt_tokens
+        end = chunk_end(start, start + num_new_tokens, prompt, junction, self.alignment)
+        return end - start
 
     @property
     def num_running(self) -> int:

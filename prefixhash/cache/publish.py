@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from prefixhash.cache.groups import MAMBA, SLIDING
+from prefixhash.cache.groups import CHUNKED, MAMBA, SLIDING
 from prefixhash.cache.managers import AttentionManager
 from prefixhash.cache.search import coarse
 from prefixhash.cache.tables import BlockTable, CachedRequest, Held
 from prefixhash.cache.verify import TokenVerifier
 from prefixhash.pool import BlockPool, StoredTokens
+
+# The names that vLLM gives in its events, where they differ.
+_WIRE_KINDS = MappingProxyType({CHUNKED: "chunked_local_attention"})
 
 
 class Retention(NamedTuple):
@@ -186,7 +190,7 @@ class Publisher:
             block_size=size,
             extra_keys=[self._extra_keys(request, manager, i) for i in range(run.start, end)],
             lora_name=getattr(lora, "lora_name", None) or getattr(lora, "name", None),
-            spec_kind=manager.spec.kind,
+            spec_kind=_WIRE_KINDS.get(manager.spec.kind, manager.spec.kind),
             sliding_window=manager.spec.window if manager.spec.kind == SLIDING else None,
         )
 

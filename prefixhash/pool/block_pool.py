@@ -15,6 +15,7 @@ whose hash is dropped by `evict` keeps its place. Ties are those of vLLM's pool.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from operator import length_hint
 
 from prefixhash.errors import OutOfBlocksError
 from prefixhash.pool.arguments import as_ids, check_count, check_hashes, check_lengths, refuse
@@ -88,9 +89,10 @@ class BlockPool(PoolState):
         refs = self._refs
         hash_of = self._index.hash_of
         revived: list[int] = []
-        position = 0
+        good = False
+        rest = iter(ids)
         try:
-            for block in ids:
+            for block in rest:
                 count = refs[block]
                 if block <= 0:
                     break
@@ -99,25 +101,41 @@ class BlockPool(PoolState):
                         break
                     revived.append(block)
                 refs[block] = count + 1
-                position += 1
+            else:
+                good = True
         except (IndexError, TypeError):
             pass  # a foreign id: refused below, as the other bad ones are
-        if position != len(ids):
+        if not good:
+            position = len(ids) - 1 - length_hint(rest)
             for block in ids[:position]:
                 refs[block] -= 1
             refuse(ids, position, "touch", self.num_blocks)
-        self._unlink(revived)
+        if revived:
+            self._unlink(revived)
         if self._residency is not None:
             self._residency.touched(ids)
 
     def _unlink(self, blocks: list[int]) -> None:
+        """Take free blocks out of the order of reuse.
+
+        The blocks of a chain lie there side by side, last block first, as they were freed: a whole
+        run of neighbours is taken out at its two ends.
+        """
         following = self._next
         before = self._prev
+        first = last = blocks[0]
         for block in blocks:
-            left = before[block]
-            right = following[block]
-            following[left] = right
-            before[right] = left
+            if before[last] != block and block != first:
+                left = before[last]
+                right = following[first]
+                following[left] = right
+                before[right] = left
+                first = block
+            last = block
+        left = before[last]
+        right = following[first]
+        following[left] = right
+        before[right] = left
         self._num_free -= len(blocks)
 
     def free(self, block_ids: Iterable[int]) -> None:
@@ -139,31 +157,39 @@ class BlockPool(PoolState):
         # use may be overwritten, so a refused call has only counts to undo.
         front = self.num_blocks
         back = front + 1
-        released = position = 0
+        kept = 0
+        good = False
+        rest = iter(ids)
         try:
-            for block in ids:
+            for block in rest:
                 count = refs[block]
-                if block <= 0 or count <= 0:
+                if block <= 0:
                     break
-                refs[block] = count - 1
                 if count == 1:
-                    released += 1
-                    if hash_of[block] is None:
-                        following[front] = block
-                        before[block] = front
-                        front = block
-                    else:
+                    refs[block] = 0
+                    if hash_of[block] is not None:
                         following[back] = block
                         before[block] = back
                         back = block
-                position += 1
+                    else:
+                        following[front] = block
+                        before[block] = front
+                        front = block
+                elif count > 1:
+                    refs[block] = count - 1
+                    kept += 1
+                else:
+                    break
+            else:
+                good = True
         except (IndexError, TypeError):
             pass  # a foreign id: refused below, as the other bad ones are
-        if position != len(ids):
+        if not good:
+            position = len(ids) - 1 - length_hint(rest)
             for block in ids[:position]:
                 refs[block] += 1
             refuse(ids, position, "free", self.num_blocks)
-        self._num_free += released
+        self._num_free += len(ids) - kept
         self._splice(front, back)
 
     def _splice(self, front: int, back: int) -> None:
@@ -205,16 +231,18 @@ class BlockPool(PoolState):
         check_lengths(ids, block_hashes)
         check_count("group", group, 0)
         refs = self._refs
-        position = 0
+        good = False
+        rest = iter(ids)
         try:
-            for block in ids:
+            for block in rest:
                 if refs[block] == 0 or block < 0:
                     break
-                position += 1
+            else:
+                good = True
         except (IndexError, TypeError):
             pass  # a foreign id: refused below, as the other bad ones are
-        if position != len(ids):
-            refuse(ids, position, "cache", self.num_blocks)
+        if not good:
+            refuse(ids, len(ids) - 1 - length_hint(rest), "cache", self.num_blocks)
         check_hashes(block_hashes)
         if not self.enable_caching:
             return
@@ -235,8 +263,11 @@ class BlockPool(PoolState):
             self._forget(cached)
 
     def _forget(self, cached: list[int]) -> None:
-        gone = self._index.drop(cached)
-        if self._log is not None:
+        if self._log is None:
+            self._index.drop(cached, None)
+        else:
+            gone: list[tuple[int, Hashable]] = []
+            self._index.drop(cached, gone)
             self._log.removed(gone)
         if self._residency is not None:
             self._residency.evicted(cached)

@@ -82,28 +82,30 @@ class HashIndex:
         self.num_cached += added
         return fresh
 
-    def drop(self, blocks: Sequence[int]) -> list[tuple[int, Hashable]]:
-        """Take every hash off the blocks, which all carry one; the hashes that none carries now.
+    def drop(self, blocks: Sequence[int], gone: list[tuple[int, Hashable]] | None) -> None:
+        """Take every hash off the blocks, which all carry one. O(1) per hash.
 
-        O(1) per hash.
+        `gone` is given the (group, hash) keys that no block carries any more.
         """
         hash_of = self.hash_of
         group_of = self.group_of
-        gone: list[tuple[int, Hashable]] = []
+        group = -1
         for block in blocks:
+            if group_of[block] != group:
+                group = group_of[block]
+                served = self.served[group]
+                copies = self.copies[group]
             block_hash = hash_of[block]
-            group = group_of[block]
             hash_of[block] = None
-            served = self.served[group]
-            if served[block_hash] == block and block_hash not in self.copies[group]:
-                del served[block_hash]
-                gone.append((group, block_hash))
-            else:
+            if copies and block_hash in copies:
                 self._drop_copy(block, block_hash, group)
+                continue
+            del served[block_hash]
+            if gone is not None:
+                gone.append((group, block_hash))
         if self.more:
             self._drop_more(blocks, gone)
         self.num_cached -= len(blocks)
-        return gone
 
     def _drop_copy(self, block: int, block_hash: Hashable, group: int) -> None:
         """Forget one of several blocks with this hash; the oldest of the others is served next."""
@@ -118,14 +120,15 @@ class HashIndex:
         if not waiting:
             del copies[block_hash]
 
-    def _drop_more(self, blocks: Sequence[int], gone: list[tuple[int, Hashable]]) -> None:
+    def _drop_more(self, blocks: Sequence[int], gone: list[tuple[int, Hashable]] | None) -> None:
         for block in blocks:
             for group, block_hash in self.more.pop(block, ()):
                 if block_hash in self.copies[group]:
                     self._drop_copy(block, block_hash, group)
                 else:
                     del self.served[group][block_hash]
-                    gone.append((group, block_hash))
+                    if gone is not None:
+                        gone.append((group, block_hash))
 
     def clear(self) -> None:
         """Forget everything. O(number of blocks)."""

@@ -134,11 +134,22 @@ class PoolState:
             InvalidBlockError: an id is foreign.
         """
         check_lengths(block_ids, block_hashes)
-        carries = self._index.carries
-        for position, block in enumerate(block_ids):
-            if not carries(self._known(block), block_hashes[position], group):
+        index = self._index
+        hash_of = index.hash_of
+        group_of = index.group_of
+        for block, block_hash in zip(block_ids, block_hashes, strict=True):
+            if not isinstance(block, int) or not 0 <= block < self.num_blocks:
+                refuse_foreign(block, self.num_blocks)
+            if hash_of[block] == block_hash and group_of[block] == group and block:
+                continue
+            if not index.carries(block, block_hash, group):
                 return False
         return True
+
+    def count_free(self, block_ids: Iterable[int]) -> int:
+        """How many of the blocks nobody holds. The ids must be good ones."""
+        refs = self._refs
+        return [refs[block] for block in block_ids].count(0)
 
     def check(self) -> None:
         """Walk every invariant. O(number of blocks), for tests and debugging.

@@ -87,7 +87,7 @@ class CacheMachine(RuleBasedStateMachine):
         if serve and leave and request.request_id in self.naive.running:
             self.release(request, preempt=False)
 
-    @rule(i=small, chunk=st.sampled_from([4, 8, 60]))
+    @rule(i=small, chunk=st.sampled_from([4, 5, 7, 8, 60]))
     def serve_waiting(self, i: int, chunk: int) -> None:
         request = self.pick(i, running=False)
         if request is not None and request.num_tokens:
