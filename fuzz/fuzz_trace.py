@@ -19,7 +19,8 @@ from prefixhash.trace.event_check import check_events
 from prefixhash.trace.formats import FORMATS
 from prefixhash.trace.messages import read_messages
 from prefixhash.trace.reading import AUTO, Trace, read_trace
-from prefixhash.trace.replay import ReplayOptions, replay
+from prefixhash.trace.replay import replay
+from prefixhash.trace.results import ReplayOptions
 
 _MODES = (AUTO, *FORMATS, "events")
 # Prompts of any length may be named; tokens are made for the small ones only.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
 from prefixhash.cli import _model, _tables
 from prefixhash.cli._progress import Watched
-from prefixhash.cli._tables import count, percent, seconds, short
+from prefixhash.cli._replay_tables import notes_of, sizes_of, tables_of
+from prefixhash.cli._tables import count
 from prefixhash.cli._traces import (
     add_output_arguments,
     add_trace_arguments,
@@ -27,37 +27,28 @@ from prefixhash.cli._traces import (
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.trace.caches import OVERSIZE
 from prefixhash.trace.curve import hit_rate_curve
-from prefixhash.trace.definitions import DEFINITION_NAMES, HEADLINE, find_definition
+from prefixhash.trace.definitions import DEFINITION_NAMES, HEADLINE
 from prefixhash.trace.demo import DEMO_CAPACITIES, DEMO_NAME, demo_trace
 from prefixhash.trace.holding import Speed
-from prefixhash.trace.metering import Tally, turn_label
-from prefixhash.trace.page import PageTable, html_page
+from prefixhash.trace.page import html_page
 from prefixhash.trace.plots import Mark, Picture, save_plot
 from prefixhash.trace.policies import ORDERS, POLICIES
 from prefixhash.trace.reading import Trace
 from prefixhash.trace.records import TraceRequest
-from prefixhash.trace.replay import (
-    CACHE,
+from prefixhash.trace.replay import replay
+from prefixhash.trace.report import replay_data, trace_data
+from prefixhash.trace.results import (
     DEFAULT_CAPACITIES,
-    ENGINE,
-    POOL,
     ReplayOptions,
     ReplayReport,
     ReplayResult,
-    replay,
 )
-from prefixhash.trace.report import replay_data, trace_data
 
 _DESCRIPTION = """\
 Replays a trace and prints the hit rate at each capacity, the tokens it saves, and where the rest
 goes. By default each request runs through the engine: tokens are made from the trace's ids, hashed,
 looked up, allocated, committed and freed. With --ids, other policies, orders or definitions the ids
 themselves are the hashes."""
-_LEVELS = {
-    ENGINE: "engine: tokens hashed, looked up, allocated, committed, freed",
-    POOL: "the engine's pool with the trace's ids as hashes",
-    CACHE: "a plain cache of the trace's ids",
-}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -190,147 +181,18 @@ def _replay(
             write_json({"trace": heading, **replay_data(report)}, out)
         else:
             out.write(f"{heading['name']}: format {heading['format']}{detected}\n")
-            out.write(_sizes(report) + "\n")
+            out.write(sizes_of(report) + "\n")
             _print(report, bytes_per_block, out)
     if args.plot is not None or args.html is not None:
         _draw(args, source, heading["name"], report, bytes_per_block)
     return 0
 
 
-def _sizes(report: ReplayReport) -> str:
-    survey = report.survey
-    return (
-        f"{count(survey.num_requests)} requests, {short(survey.prompt_tokens)} prompt tokens, "
-        f"{count(survey.unique_blocks)} unique blocks of {report.trace_block_size} tokens"
-    )
-
-
 def _print(report: ReplayReport, bytes_per_block: int | None, out: TextIO) -> None:
-    for table in _tables_of(report, bytes_per_block, timings=True):
+    for table in tables_of(report, bytes_per_block, timings=True):
         _tables.print_table(table.title, table.columns, table.rows, out=out)
-    for note in _notes(report, timings=True):
+    for note in notes_of(report, timings=True):
         out.write(note + "\n")
-
-
-def _tables_of(
-    report: ReplayReport, bytes_per_block: int | None, *, timings: bool
-) -> list[PageTable]:
-    tables = [_result_table(report, bytes_per_block, timings), _loss_table(report)]
-    first = [r for r in report.results if r.count == report.options.counts[0]]
-    tables.extend(filter(None, (_kind_table(first), _turn_table(first))))
-    return tables
-
-
-def _result_table(report: ReplayReport, bytes_per_block: int | None, timings: bool) -> PageTable:
-    options = report.options
-    shown = _Shown(len(options.policies) > 1, len(options.counts) > 1, bytes_per_block, timings)
-    names = "by definition" if shown.counts else options.counts[0]
-    title = f"Hit rate ({names}), {', '.join(options.policies)}, {_running(report)}"
-    rows = [_result_row(result, shown) for result in report.results]
-    return PageTable(title, _result_columns(report.results[0].unit, shown), rows)
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """Which of the columns of the result table there are."""
-
-    policies: bool
-    counts: bool
-    bytes_per_block: int | None
-    timings: bool
-
-
-def _result_columns(unit: str, shown: _Shown) -> list[str]:
-    columns = ["policy"] * shown.policies + ["count"] * shown.counts
-    columns += ["capacity", "blocks"]
-    if shown.bytes_per_block is not None:
-        columns.append("KV cache")
-    columns += ["hit rate", "hit" if shown.counts else f"{unit} hit", "of"]
-    columns += ["unit"] * shown.counts + ["evictions"] + ["in cache"] * shown.timings
-    return columns
-
-
-def _result_row(result: ReplayResult, shown: _Shown) -> list[str]:
-    overall = result.meter.overall
-    row = [result.policy] * shown.policies + [result.count] * shown.counts
-    row += [result.label, count(result.capacity)]
-    if shown.bytes_per_block is not None:
-        bounded = math.isfinite(result.capacity)
-        weight = result.capacity * shown.bytes_per_block
-        row.append(_tables.size(weight) if bounded else "unbounded")
-    row += [percent(result.rate), short(overall.hits), short(overall.total)]
-    row += [result.unit] * shown.counts + [count(result.evictions)]
-    if shown.timings:
-        row.append(seconds(result.seconds))
-    return row
-
-
-def _running(report: ReplayReport) -> str:
-    options = report.options
-    if options.timed:
-        return "requests by their times"
-    if options.concurrency > 1:
-        return f"{options.concurrency} requests at a time"
-    return "one request at a time"
-
-
-def _loss_table(report: ReplayReport) -> PageTable:
-    losses = report.losses
-    parts = [
-        ("never seen before", losses.prompt - losses.shared),
-        (f"shared, but in no full block of {report.block_size}", losses.rounding),
-        ("reused by an unbounded cache", losses.shared - losses.rounding),
-    ]
-    whole = losses.prompt or 1
-    rows = [[label, count(tokens), percent(tokens / whole)] for label, tokens in parts]
-    return PageTable("Where the prompt tokens go", ["", "tokens", "share"], rows)
-
-
-def _kind_table(results: Sequence[ReplayResult]) -> PageTable | None:
-    return _split_table("type", results, [r.meter.by_kind for r in results], str)
-
-
-def _turn_table(results: Sequence[ReplayResult]) -> PageTable | None:
-    return _split_table("turn", results, [r.meter.by_turn for r in results], turn_label)
-
-
-def _split_table(
-    name: str, results: Sequence[ReplayResult], groups: Sequence[dict[Any, Tally]], label: Any
-) -> PageTable | None:
-    """A row for each group, a column for each result (at most eight)."""
-    if not groups or not groups[0]:
-        return None
-    several = len({result.policy for result in results}) > 1
-    heads = [f"{r.policy} {r.label}" if several else r.label for r in results[:8]]
-    rows = []
-    for key in sorted(groups[0]):
-        first = groups[0][key]
-        rates = [percent(group[key].rate) for group in groups[:8]]
-        rows.append([label(key), count(first.requests), short(first.total), *rates])
-    unit = results[0].unit
-    return PageTable(f"Hit rate by {name}", [name, "requests", unit, *heads], rows)
-
-
-def _notes(report: ReplayReport, *, timings: bool) -> list[str]:
-    notes = []
-    for name in report.options.counts:
-        definition = find_definition(name)
-        notes.append(f"{name}: {definition.meaning} ({definition.used_by})")
-    levels = dict.fromkeys(result.level for result in report.results)
-    notes.append("ran in " + "; ".join(_LEVELS[level] for level in levels))
-    if timings and report.hashing_seconds:
-        rate = report.hashed_blocks / report.hashing_seconds
-        notes.append(
-            f"hashing took {seconds(report.hashing_seconds)} for {count(report.hashed_blocks)} "
-            f"blocks ({short(rate)} blocks/s), once for all capacities"
-        )
-    oversize = max((r.oversize for r in report.results), default=0)
-    if oversize:
-        notes.append(
-            f"up to {count(oversize)} prompts were larger than the pool "
-            f"(--oversize {report.options.oversize})"
-        )
-    return notes
 
 
 def _draw(
@@ -357,13 +219,13 @@ def _draw(
         [(_line_label(r, len(options.policies) > 1), r.meter.over_time) for r in results],
         report.trace_block_size / report.block_size,
         bytes_per_block,
-        (_sizes(report), *_notes(report, timings=False)),
+        (sizes_of(report), *notes_of(report, timings=False)),
     )
     if args.plot is not None:
         with clear_errors(args.plot):
             save_plot(picture, args.plot)
     if args.html is not None:
-        tables = _tables_of(report, bytes_per_block, timings=False)
+        tables = tables_of(report, bytes_per_block, timings=False)
         with clear_errors(args.html):
             Path(args.html).write_text(html_page(picture, tables), encoding="utf-8")
 

@@ -8,7 +8,8 @@ from dataclasses import fields
 from typing import Any
 
 from prefixhash.cli._traces import positive, report_output
-from prefixhash.trace.synth import WORKLOADS, Workload, make_workload, record_of, synthesize
+from prefixhash.trace.synth import WORKLOADS, Workload, make_workload, synthesize
+from prefixhash.trace.synth_forms import record_of
 
 _DESCRIPTION = """\
 Writes a synthetic trace as JSON lines, the same for the same seed: sessions that arrive at random

@@ -17,9 +17,11 @@ from prefixhash.trace.metering import Meter, Tally
 from prefixhash.trace.policies import POLICIES, make_policy
 from prefixhash.trace.reading import SkippedLine, Trace, read_trace
 from prefixhash.trace.records import MediaSpan, TokenPrompt, TraceRequest
-from prefixhash.trace.replay import ReplayOptions, ReplayReport, ReplayResult, replay
+from prefixhash.trace.replay import replay
+from prefixhash.trace.results import ReplayOptions, ReplayReport, ReplayResult
 from prefixhash.trace.survey import Survey, survey_trace
-from prefixhash.trace.synth import WORKLOADS, Workload, make_workload, record_of, synthesize
+from prefixhash.trace.synth import WORKLOADS, Workload, make_workload, synthesize
+from prefixhash.trace.synth_forms import record_of
 
 __all__ = [
     "DEFINITIONS",

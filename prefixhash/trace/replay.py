@@ -4,185 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from prefixhash.errors import InvalidArgumentError
-from prefixhash.trace.caches import (
-    SMALLEST_POOL,
-    Admission,
-    Cache,
-    PolicyCache,
-    PoolCache,
-    Prepared,
-    check_oversize,
-)
+from prefixhash.trace.caches import SMALLEST_POOL, Cache, PolicyCache, PoolCache
 from prefixhash.trace.capacity import Capacity, parse_capacity
 from prefixhash.trace.definitions import HEADLINE, Definition, find_definition
 from prefixhash.trace.engine import EngineCache, HashedTrace, RequestHasher
-from prefixhash.trace.holding import Concurrent, Holding, OneAtATime, Speed, Timed
+from prefixhash.trace.holding import Concurrent, Holding, OneAtATime, Timed
 from prefixhash.trace.interning import Interner
+from prefixhash.trace.lanes import Lane, LaneGroup, Unbounded
 from prefixhash.trace.metering import Meter, TurnCounter
-from prefixhash.trace.policies import ORDERS, POLICIES, Future, make_policy
+from prefixhash.trace.policies import ORDERS, Future, make_policy
 from prefixhash.trace.records import TraceRequest, ids_block_size
+from prefixhash.trace.results import (
+    CACHE,
+    ENGINE,
+    POOL,
+    Losses,
+    ReplayOptions,
+    ReplayReport,
+    ReplayResult,
+)
 from prefixhash.trace.survey import Prefixes, Survey, survey_trace
-
-DEFAULT_CAPACITIES = ("1%", "5%", "10%", "25%", "50%", "inf")
-ENGINE, POOL, CACHE = "engine", "pool", "cache"
-
-
-@dataclass(frozen=True)
-class ReplayOptions:
-    """How to replay; see `replay` for the meaning of each."""
-
-    capacities: tuple[str | float, ...] = DEFAULT_CAPACITIES
-    policies: tuple[str, ...] = ("lru",)
-    counts: tuple[str, ...] = (HEADLINE,)
-    order: str = "tail-first"
-    by_ids: bool = False
-    block_size: int | None = None
-    concurrency: int = 1
-    timed: bool = False
-    speed: Speed = field(default_factory=Speed)
-    warmup: str | int = 0
-    commit_output: bool = False
-    oversize: str = "clip"
-    bytes_per_block: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, values, known in (
-            ("policy", self.policies, POLICIES),
-            ("order", (self.order,), ORDERS),
-        ):
-            for value in values:
-                if value not in known:
-                    raise InvalidArgumentError(name, value, f"is not one of {', '.join(known)}")
-        for count in self.counts:
-            find_definition(count)
-        check_oversize(self.oversize)
-        if self.block_size is not None and self.block_size < 1:
-            raise InvalidArgumentError("block_size", self.block_size, "must be at least 1")
-        if self.concurrency < 1:
-            raise InvalidArgumentError("concurrency", self.concurrency, "must be at least 1")
-        holds = self.timed or self.concurrency > 1 or self.commit_output
-        others = [name for name in self.policies if name != "lru"]
-        if holds and others:
-            raise InvalidArgumentError(
-                "policy", others[0], "holds no blocks: concurrency, timed and output need lru"
-            )
-
-
-@dataclass
-class ReplayResult:
-    """One policy at one capacity, counted by one definition.
-
-    `capacity` is in blocks of `block_size` tokens (`math.inf`: unbounded); `level` tells what ran:
-    `engine` (tokens hashed, looked up, allocated, committed, freed), `pool` (the engine's pool with
-    the trace's ids as hashes) or `cache` (a plain cache of ids). `seconds` were spent in it.
-    """
-
-    capacity: float
-    label: str
-    policy: str
-    count: str
-    unit: str
-    level: str
-    block_size: int
-    meter: Meter
-    evictions: int = 0
-    oversize: int = 0
-    waits: int = 0
-    most_running: int = 1
-    seconds: float = 0.0
-
-    @property
-    def rate(self) -> float:
-        return self.meter.overall.rate
-
-
-@dataclass
-class Losses:
-    """Where the prompt tokens of an unbounded cache go; the warm-up is left out.
-
-    `shared`: tokens that an earlier prompt began with. `rounding`: those of them that lie in no
-    full block. The rest of `prompt` was never seen before.
-    """
-
-    prompt: int = 0
-    shared: int = 0
-    rounding: int = 0
-
-
-@dataclass
-class ReplayReport:
-    """What `replay` found. `hashing_seconds` were spent in hashing, once for all capacities."""
-
-    survey: Survey
-    options: ReplayOptions
-    trace_block_size: int
-    block_size: int
-    level: str
-    warmup: int
-    losses: Losses
-    results: list[ReplayResult]
-    hashing_seconds: float = 0.0
-    hashed_blocks: int = 0
-
-
-class _Lane:
-    """One cache with its counts and the requests that run in it."""
-
-    def __init__(self, cache: Cache, holding: Holding[Any], result: ReplayResult) -> None:
-        self._cache = cache
-        self._holding = holding
-        self.result = result
-
-    def serve(self, prepared: Prepared, turn: int | None) -> None:
-        source = prepared.source
-        end = self._cache.end
-        self._holding.before(source, end)
-        admission = self._admit(prepared)
-        if admission.handle is not None:
-            self._holding.started(admission.handle, source, end)
-        self.result.oversize += admission.oversize
-        self.result.meter.add(prepared.index, source, turn, admission.value, prepared.weights.total)
-
-    def _admit(self, prepared: Prepared) -> Admission:
-        while True:
-            admission = self._cache.start(prepared)
-            if admission is not None:
-                return admission
-            if not self._holding.make_room(self._cache.end):
-                # Nothing runs and it does not fit: it never will.
-                return Admission(0.0, None, True)
-
-    def close(self) -> ReplayResult:
-        result = self.result
-        result.evictions = self._cache.evictions
-        result.seconds = self._cache.seconds
-        result.waits = self._holding.waits
-        result.most_running = self._holding.most
-        return result
-
-
-class _Unbounded:
-    """What a cache that never evicts gives at any block size, from the prefixes seen so far."""
-
-    def __init__(self, block_size: int) -> None:
-        self.evictions = 0
-        self.seconds = 0.0
-        self._block_size = block_size
-        self._shared: dict[int, int] = {}
-
-    def set_shared(self, index: int, tokens: int) -> None:
-        self._shared = {index: tokens}
-
-    def start(self, prepared: Prepared) -> Admission:
-        shared = self._shared[prepared.index]
-        return Admission(shared // self._block_size * self._block_size)
-
-    def end(self, handle: Any) -> None:
-        pass
 
 
 def replay(
@@ -238,6 +83,8 @@ class _Run:
         self._trace_block_size = trace_block_size
         self._options = options
         self._survey = survey
+        if options.timed and survey.num_requests > 1 and not survey.has_times:
+            raise InvalidArgumentError("timed", True, "needs timestamps, which this trace lacks")
         self._level = _level(options, trace_block_size)
         self._block_size = options.block_size or trace_block_size
         self._warmup = _warmup(options.warmup, survey.num_requests)
@@ -272,8 +119,8 @@ class _Run:
             sum(hasher.num_blocks for hasher in hashers),
         )
 
-    def _group(self, definition: Definition) -> _Group:
-        group = _Group(definition, self._trace_block_size)
+    def _group(self, definition: Definition) -> LaneGroup:
+        group = LaneGroup(definition, self._trace_block_size)
         if self._level == ENGINE:
             group.hasher = RequestHasher(self._block_size, self._trace_block_size)
         future = self._future(definition) if "optimal" in self._options.policies else None
@@ -296,12 +143,12 @@ class _Run:
 
     def _lane(
         self,
-        group: _Group,
+        group: LaneGroup,
         definition: Definition,
         policy: str,
         capacity: Capacity,
         future: Future | None,
-    ) -> _Lane:
+    ) -> Lane:
         blocks = capacity.blocks(
             block_size=self._block_size,
             unique_blocks=self._survey.unique_blocks_of(self._block_size, self._trace_block_size),
@@ -320,14 +167,14 @@ class _Run:
             self._block_size,
             Meter(self._warmup),
         )
-        return _Lane(cache, self._holding(level), result)
+        return Lane(cache, self._holding(level), result)
 
     def _cache(
-        self, group: _Group, policy: str, blocks: float, future: Future | None
+        self, group: LaneGroup, policy: str, blocks: float, future: Future | None
     ) -> tuple[Cache, str]:
         options = self._options
         if policy == "lru" and math.isinf(blocks) and self._level == ENGINE:
-            unbounded = _Unbounded(self._block_size)
+            unbounded = Unbounded(self._block_size)
             group.unbounded.append(unbounded)
             return unbounded, CACHE
         if policy != "lru" or math.isinf(blocks):
@@ -356,28 +203,6 @@ class _Run:
         if self._options.concurrency > 1:
             return Concurrent(self._options.concurrency)
         return OneAtATime()
-
-
-class _Group:
-    """The caches that count by one definition: a request is prepared once for all of them."""
-
-    def __init__(self, definition: Definition, trace_block_size: int) -> None:
-        self.lanes: list[_Lane] = []
-        self.unbounded: list[_Unbounded] = []
-        self.hasher: RequestHasher | None = None
-        self._definition = definition
-        self._size = trace_block_size
-        self._interner = Interner()
-
-    def serve(self, index: int, source: TraceRequest, turn: int | None, shared: int) -> None:
-        weights = self._definition.weigh(source.num_tokens, len(source.ids), self._size)
-        prepared = Prepared(index, source, self._interner.intern(source.ids), weights)
-        if self.hasher is not None:
-            prepared.request = self.hasher.request(prepared)
-        for cache in self.unbounded:
-            cache.set_shared(index, shared)
-        for lane in self.lanes:
-            lane.serve(prepared, turn)
 
 
 def _level(options: ReplayOptions, trace_block_size: int) -> str:

@@ -13,7 +13,7 @@ from prefixhash.trace.curve import POOL_OVERHEAD_BLOCKS, HitRateCurve
 from prefixhash.trace.definitions import DEFINITIONS
 from prefixhash.trace.metering import Meter, Tally, turn_label
 from prefixhash.trace.reading import Trace
-from prefixhash.trace.replay import ReplayReport, ReplayResult
+from prefixhash.trace.results import ReplayReport, ReplayResult
 from prefixhash.trace.series import RateOverTime
 
 Json = dict[str, Any]

@@ -11,16 +11,14 @@ import heapq
 import itertools
 import math
 import random
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from prefixhash.errors import InvalidArgumentError
-from prefixhash.trace.records import MediaSpan, TokenPrompt, TraceRequest
+from prefixhash.trace.records import TraceRequest
+from prefixhash.trace.synth_forms import BlockNamer, Draft, Segment, with_tokens
 
-_VOCABULARY = 128_000
-_IMAGE_TOKEN = 128_000
 _DECODE_RATE = 50.0
 
 
@@ -113,29 +111,6 @@ def make_workload(name: str = "chat", **changes: Any) -> Workload:
     return replace(WORKLOADS[name], **changes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    """`length` tokens that nobody else writes; `key` names the content."""
-
-    key: int
-    length: int
-    is_image: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """A request before it is written in one of the forms."""
-
-    time: float
-    session: int
-    turn: int
-    kind: str
-    output_tokens: int
-    tenant: int
-    adapter: int
-    segments: tuple[_Segment, ...]
-
-
 def synthesize(
     workload: str | Workload = "chat",
     *,
@@ -156,8 +131,8 @@ def synthesize(
         raise InvalidArgumentError("block_size", block_size, "must be at least 1")
     drafts = _Generator(plan, seed).drafts()
     if form == "tokens":
-        return (_with_tokens(draft) for draft in drafts)
-    namer = _BlockNamer(block_size)
+        return (with_tokens(draft) for draft in drafts)
+    namer = BlockNamer(block_size)
     return (namer.name(draft) for draft in drafts)
 
 
@@ -169,18 +144,18 @@ class _Generator:
         self._rng = random.Random(seed)
         self._keys = itertools.count(1)
         self._systems = [
-            _Segment(next(self._keys), self._length(plan.system_tokens))
+            Segment(next(self._keys), self._length(plan.system_tokens))
             for _ in range(plan.system_prompts if plan.system_tokens else 0)
         ]
         self._documents = [
-            _Segment(next(self._keys), self._length(plan.document_tokens))
+            Segment(next(self._keys), self._length(plan.document_tokens))
             for _ in range(plan.documents)
         ]
         images = max(4, round(plan.sessions * plan.image_share))
-        self._images = [_Segment(next(self._keys), plan.image_tokens, True) for _ in range(images)]
+        self._images = [Segment(next(self._keys), plan.image_tokens, True) for _ in range(images)]
 
-    def drafts(self) -> Iterator[_Draft]:
-        waiting: list[tuple[float, int, _Draft, Iterator[_Draft]]] = []
+    def drafts(self) -> Iterator[Draft]:
+        waiting: list[tuple[float, int, Draft, Iterator[Draft]]] = []
         start = 0.0
         for number in range(self._plan.sessions):
             start += self._exponential(1 / self._plan.session_rate)
@@ -193,7 +168,7 @@ class _Generator:
             yield self._next(waiting)
 
     @staticmethod
-    def _next(waiting: list[tuple[float, int, _Draft, Iterator[_Draft]]]) -> _Draft:
+    def _next(waiting: list[tuple[float, int, Draft, Iterator[Draft]]]) -> Draft:
         _, number, draft, session = waiting[0]
         following = next(session, None)
         if following is None:
@@ -202,7 +177,7 @@ class _Generator:
             heapq.heapreplace(waiting, (following.time, number, following, session))
         return draft
 
-    def _session(self, number: int, start: float) -> Iterator[_Draft]:
+    def _session(self, number: int, start: float) -> Iterator[Draft]:
         plan, rng = self._plan, self._rng
         tenant, adapter = self._zipf(plan.tenants), self._zipf(plan.adapters + 1)
         segments = [self._systems[self._zipf(len(self._systems))]] if self._systems else []
@@ -218,7 +193,7 @@ class _Generator:
             calls = self._geometric(1 + 2 * plan.tool_calls) - 1 if "agent" in kind else 0
             for step in range(calls + 1):
                 answer = self._fresh(plan.output_tokens)
-                yield _Draft(
+                yield Draft(
                     now, number, turn, kind, answer.length, tenant, adapter, tuple(segments)
                 )
                 segments.append(answer)
@@ -228,8 +203,8 @@ class _Generator:
                     now += self._exponential(1.0)
             now += self._exponential(plan.think_seconds)
 
-    def _fresh(self, mean: float) -> _Segment:
-        return _Segment(next(self._keys), self._length(mean))
+    def _fresh(self, mean: float) -> Segment:
+        return Segment(next(self._keys), self._length(mean))
 
     def _length(self, mean: float) -> int:
         """A length with a long tail, never below a tenth of the mean."""
@@ -255,110 +230,3 @@ class _Generator:
             if place < 0:
                 return k
         return number - 1
-
-
-def _with_tokens(draft: _Draft) -> TraceRequest:
-    tokens = array("q")
-    media = []
-    for segment in draft.segments:
-        if segment.is_image:
-            media.append(MediaSpan(f"image-{segment.key}", len(tokens), segment.length))
-            tokens.extend([_IMAGE_TOKEN] * segment.length)
-        else:
-            tokens.extend(_segment_tokens(segment))
-    prompt = TokenPrompt(
-        tokens,
-        f"adapter-{draft.adapter}" if draft.adapter else None,
-        f"tenant-{draft.tenant}" if draft.tenant else None,
-        tuple(media),
-    )
-    return _request(draft, (), len(tokens), prompt)
-
-
-def _segment_tokens(segment: _Segment) -> array[int]:
-    """Tokens that look like text: a walk over the vocabulary that starts elsewhere for each key."""
-    start = segment.key * 7919
-    step = 2 * (segment.key % 1009) + 1
-    return array("q", [(start + step * i) % _VOCABULARY for i in range(segment.length)])
-
-
-def _request(
-    draft: _Draft, ids: tuple[int, ...] | list[int], num_tokens: int, prompt: TokenPrompt | None
-) -> TraceRequest:
-    return TraceRequest(
-        ids,
-        num_tokens,
-        draft.output_tokens,
-        round(draft.time, 3),
-        session=f"s{draft.session}",
-        turn=draft.turn,
-        kind=draft.kind,
-        prompt=prompt,
-    )
-
-
-class _BlockNamer:
-    """Names each distinct prefix block by a number."""
-
-    def __init__(self, block_size: int) -> None:
-        self._size = block_size
-        self._names: dict[tuple[object, ...], int] = {}
-
-    def name(self, draft: _Draft) -> TraceRequest:
-        ids: list[int] = []
-        # Whatever separates the KV of equal tokens separates the chain from its first block on.
-        parent: object = ("root", draft.tenant, draft.adapter)
-        pieces: list[tuple[int, int, int]] = []
-        room = self._size
-        total = 0
-        for segment in draft.segments:
-            total += segment.length
-            offset = 0
-            while offset < segment.length:
-                length = min(room, segment.length - offset)
-                pieces.append((segment.key, offset, length))
-                offset += length
-                room -= length
-                if room == 0:
-                    parent = self._close(ids, parent, pieces)
-                    room = self._size
-        if pieces:
-            self._close(ids, parent, pieces)
-        return _request(draft, ids, total, None)
-
-    def _close(self, ids: list[int], parent: object, pieces: list[tuple[int, int, int]]) -> int:
-        name = self._names.setdefault((parent, *pieces), len(self._names))
-        ids.append(name)
-        pieces.clear()
-        return name
-
-
-def record_of(request: TraceRequest) -> dict[str, Any]:
-    """A synthetic request as a record of its form, ready for `json.dumps`."""
-    common = {"output_length": request.output_tokens, "session_id": request.session}
-    common["type"] = request.kind
-    time = request.timestamp or 0.0
-    prompt = request.prompt
-    if prompt is None:
-        return {
-            "timestamp": round(1000 * time),
-            "input_length": request.num_tokens,
-            **common,
-            "hash_ids": list(request.ids),
-        }
-    record: dict[str, Any] = {"timestamp": time, **common}
-    if prompt.lora is not None:
-        record["lora"] = prompt.lora
-    if prompt.cache_salt is not None:
-        record["cache_salt"] = prompt.cache_salt
-    if prompt.media:
-        record["mm_features"] = [
-            {
-                "identifier": span.identifier,
-                "modality": span.modality,
-                "mm_position": {"offset": span.offset, "length": span.length},
-            }
-            for span in prompt.media
-        ]
-    record["token_ids"] = list(prompt.token_ids)
-    return record

@@ -15,7 +15,8 @@ import pytest
 
 from prefixhash.cli.main import main
 from prefixhash.trace.definitions import DEFINITION_NAMES
-from prefixhash.trace.synth import make_workload, record_of, synthesize
+from prefixhash.trace.synth import make_workload, synthesize
+from prefixhash.trace.synth_forms import record_of
 
 LINE = {"timestamp": 0, "input_length": 600, "output_length": 7, "hash_ids": [0, 1]}
 
@@ -126,12 +127,6 @@ def test_synth_is_seeded(capsys: pytest.CaptureFixture[str]) -> None:
     first = ok(capsys, "synth", "--sessions", 3, "--turns", 2, "--seed", 7)
     assert ok(capsys, "synth", "--sessions", 3, "--turns", 2, "--seed", 7) == first
     assert json.loads(first.splitlines()[0])["hash_ids"][0] == 0
-
-
-def test_the_demo_needs_no_file(capsys: pytest.CaptureFixture[str]) -> None:
-    out = ok(capsys, "replay", "--demo", "--ids")
-    assert re.search(r"demo: format tokens\n\d+ requests", out)
-    assert "agent+document" in out
 
 
 @pytest.mark.parametrize("command", ["replay", "curve"])

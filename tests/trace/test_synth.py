@@ -13,7 +13,8 @@ from prefixhash.trace.curve import hit_rate_curve
 from prefixhash.trace.demo import demo_trace
 from prefixhash.trace.engine import HashedTrace
 from prefixhash.trace.reading import read_trace
-from prefixhash.trace.synth import WORKLOADS, make_workload, record_of, synthesize
+from prefixhash.trace.synth import WORKLOADS, make_workload, synthesize
+from prefixhash.trace.synth_forms import record_of
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
