@@ -17,6 +17,9 @@ from prefixhash.errors import InvalidRequestError
 
 MAX_TOKEN_ID = 2**63 - 1
 _TOKEN_RANGE = "a token id is an integer in [0, 2**63)"
+_FORMATS = frozenset("bBhHiIlLqQ")
+_WIDE_FORMATS = frozenset("lq")
+_BUFFERS = {("array", "array"), ("builtins", "memoryview"), ("numpy", "ndarray")}
 _TOP_BYTE = 7 if sys.byteorder == "little" else 0
 
 
@@ -26,9 +29,8 @@ def reference_token_array(value: Any, argument: str) -> array[int]:
     Takes any sequence or buffer of integers, and whatever has a `tolist()` (numpy, torch). Raises
     `InvalidRequestError` with the position of the first item that is no token id. O(n).
     """
-    if isinstance(value, array) and value.typecode == "q":
-        ids = value
-    else:
+    ids = value if isinstance(value, array) and value.typecode == "q" else _from_buffer(value)
+    if ids is None:
         items = _items(value, argument)
         if set(map(type, items)) - {int}:
             items = [_token_id(item, f"{argument}[{i}]") for i, item in enumerate(items)]
@@ -62,6 +64,25 @@ def _out_of_range(items: Sequence[int], argument: str) -> InvalidRequestError:
     return InvalidRequestError(f"{argument}[{position}]", items[position], _TOKEN_RANGE)
 
 
+def _from_buffer(value: Any) -> array[int] | None:
+    """The ids of a plain integer buffer, moved without making an object of each; else None."""
+    # By name, since numpy may be absent; a subclass (a masked array) is more than its buffer.
+    kind = (type(value).__module__, type(value).__name__)
+    if kind not in _BUFFERS:
+        return None
+    try:
+        view = memoryview(value)
+    except (ValueError, BufferError):  # numpy types that have no buffer format
+        return None
+    if view.ndim != 1 or not view.c_contiguous or view.format not in _FORMATS:
+        return None
+    if view.format in _WIDE_FORMATS and view.itemsize == 8:
+        ids = array("q")
+        ids.frombytes(view.cast("B"))
+        return ids
+    return array("q", view.tolist()) if view.itemsize < 8 else None
+
+
 def _items(value: Any, argument: str) -> Sequence[Any]:
     if isinstance(value, (list, tuple)):
         return value
@@ -71,7 +92,7 @@ def _items(value: Any, argument: str) -> Sequence[Any]:
         )
     if hasattr(value, "tolist"):
         items = value.tolist()
-        if isinstance(items, list) and not (items and isinstance(items[0], list)):
+        if isinstance(items, list) and getattr(value, "ndim", 1) == 1:
             return items
         raise InvalidRequestError(argument, value, "must be one-dimensional")
     if isinstance(value, Sequence):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from operator import index
 from typing import Any, overload
 
-from prefixhash._tokens import token_array
+from prefixhash._tokens import MAX_TOKEN_ID, token_array
 from prefixhash.errors import InvalidRequestError
 
 
@@ -138,7 +139,7 @@ class Request:
         *,
         block_hasher: Callable[[Any], list[bytes]] | None = None,
         lora_request: LoRARequest | None = None,
-        mm_features: Iterable[MultiModalFeature] = (),
+        mm_features: Iterable[MultiModalFeature] | None = (),
         prompt_embeds: Any = None,
         prompt_is_token_ids: Any = None,
         cache_salt: str | None = None,
@@ -147,6 +148,8 @@ class Request:
         if cache_salt is not None:
             _check_text(cache_salt, "cache_salt", "a string, or None", empty=True)
         _check_lora(lora_request)
+        if block_hasher is not None and not callable(block_hasher):
+            raise InvalidRequestError("block_hasher", block_hasher, "must be a BlockHasher")
         ids = _prompt_ids(token_ids, prompt_embeds)
         self._request_id = request_id
         self._lora_request = lora_request
@@ -159,12 +162,17 @@ class Request:
             prompt_is_token_ids, len(ids), token_ids is not None and prompt_embeds is not None
         )
         self._mm_features = _sorted_features(mm_features, len(ids))
+        self._mm_end = _end_of(self._mm_features)
         # Digest of the embedding rows of a block, by (start, end); the name and the keys are those
         # of vLLM's Request, so that a hasher keeps its digests on either.
         self._prompt_embeds_per_block_hashes: dict[Any, bytes] = {}
         self._block_hashes: list[bytes] = []
         self._block_hasher = block_hasher
         if block_hasher is not None:
+            # Before the first block is full, so that no later append is refused for the media.
+            check = getattr(block_hasher, "check_request", None)
+            if check is not None:
+                check(self)
             self._block_hashes.extend(block_hasher(self))
 
     @property
@@ -181,6 +189,11 @@ class Request:
     def mm_features(self) -> tuple[MultiModalFeature, ...]:
         """The media items by offset; items with one offset stand in the order given."""
         return self._mm_features
+
+    @property
+    def mm_end(self) -> int:
+        """The first position behind all media items; 0 without any."""
+        return self._mm_end
 
     @property
     def prompt_embeds(self) -> Any:
@@ -222,10 +235,12 @@ class Request:
 
         Costs the new tokens and the new blocks only. Nothing is appended if anything is wrong.
         """
-        single = hasattr(ids, "__index__") and not hasattr(ids, "__len__")
-        new = token_array([ids] if single else ids, "ids")
         length = len(self._ids)
-        self._ids.extend(new)
+        if type(ids) is int and 0 <= ids <= MAX_TOKEN_ID:
+            self._ids.append(ids)
+        else:
+            single = hasattr(ids, "__index__") and not hasattr(ids, "__len__")
+            self._ids.extend(token_array([ids] if single else ids, "ids"))
         if self._block_hasher is None:
             return
         try:
@@ -246,6 +261,15 @@ class Request:
             raise InvalidRequestError(
                 "num_tokens", cut, f"must be between 0 and the {len(self._ids)} tokens there are"
             )
+        if cut < self._mm_end:
+            self._check_media_cut(cut)
+        hashes = self._hashes_after(cut)
+        if cut < self._num_prompt_tokens:
+            self._truncate_prompt(cut)
+        del self._ids[cut:]
+        self._block_hashes[:] = hashes
+
+    def _check_media_cut(self, cut: int) -> None:
         for feature in self._mm_features:
             position = feature.mm_position
             if position.offset < cut < position.end:
@@ -255,26 +279,25 @@ class Request:
                     f"cuts the media item at [{position.offset}, {position.end}): "
                     "cut before or behind it",
                 )
-        kept = self._hashes_kept(cut)
-        if cut < self._num_prompt_tokens:
-            self._truncate_prompt(cut)
-        del self._ids[cut:]
-        if kept is None:
-            del self._block_hashes[:]
-            self._block_hashes.extend(self._block_hasher(self) if self._block_hasher else [])
-        else:
-            del self._block_hashes[kept:]
 
-    def _hashes_kept(self, num_tokens: int) -> int | None:
-        """How many hashes survive a cut; None if only hashing again can tell."""
+    def _hashes_after(self, cut: int) -> list[bytes]:
+        """The hashes that survive a cut."""
         if self._block_hasher is None:
-            return 0
+            return []
         count = getattr(self._block_hasher, "num_full_blocks", None)
-        return None if count is None else int(count(num_tokens))
+        if count is not None:
+            return self._block_hashes[: count(cut)]
+        # A plain function does not say how many blocks it makes of a length: ask it.
+        shorter = copy(self)
+        shorter._ids = self._ids[:cut]
+        shorter._all_token_ids = TokenIds(shorter._ids)
+        shorter._block_hashes = []
+        return self._block_hasher(shorter)
 
     def _truncate_prompt(self, cut: int) -> None:
         self._num_prompt_tokens = cut
         self._mm_features = tuple(f for f in self._mm_features if f.mm_position.offset < cut)
+        self._mm_end = _end_of(self._mm_features)
         if self._prompt_embeds is not None:
             self._prompt_embeds = self._prompt_embeds[:cut]
             digests = self._prompt_embeds_per_block_hashes
@@ -312,6 +335,7 @@ def _num_embeds(prompt_embeds: Any) -> int | None:
         raise InvalidRequestError(
             "prompt_embeds", prompt_embeds, "must be a torch tensor or a numpy array"
         )
+    check_values(prompt_embeds, "prompt_embeds")
     if len(shape) != 2:
         raise InvalidRequestError(
             "prompt_embeds", f"shape {tuple(shape)}", "must be (prompt length, hidden size)"
@@ -326,7 +350,10 @@ def _mask(value: Any, num_prompt_tokens: int, mixed: bool) -> tuple[bool, ...] |
         raise InvalidRequestError(
             "prompt_is_token_ids", value, "needs both token_ids and prompt_embeds"
         )
-    mask = tuple(value.tolist() if hasattr(value, "tolist") else value)
+    items = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(items, Sequence):
+        raise InvalidRequestError("prompt_is_token_ids", value, "must be a sequence of bools")
+    mask = tuple(items)
     if len(mask) != num_prompt_tokens:
         raise InvalidRequestError(
             "prompt_is_token_ids",
@@ -334,28 +361,56 @@ def _mask(value: Any, num_prompt_tokens: int, mixed: bool) -> tuple[bool, ...] |
             f"must have one entry per prompt token ({num_prompt_tokens})",
         )
     for i, item in enumerate(mask):
-        if not isinstance(item, bool):
+        if type(item).__name__ not in ("bool", "bool_"):  # numpy's is no bool
             raise InvalidRequestError(f"prompt_is_token_ids[{i}]", item, "must be True or False")
-    return mask
+    return tuple(map(bool, mask))
 
 
 def _sorted_features(
-    features: Iterable[MultiModalFeature], num_prompt_tokens: int
+    features: Iterable[Any] | None, num_prompt_tokens: int
 ) -> tuple[MultiModalFeature, ...]:
-    items = tuple(features)
-    for i, feature in enumerate(items):
-        position = getattr(feature, "mm_position", None)
-        if position is None or not hasattr(feature, "identifier"):
-            raise InvalidRequestError(f"mm_features[{i}]", feature, "must be a MultiModalFeature")
-        _check_text(feature.identifier, f"mm_features[{i}].identifier", "the content identity")
-        end = position.offset + position.length
-        if position.offset < 0 or position.length < 0 or end > num_prompt_tokens:
+    if not isinstance(features, Iterable | None):
+        raise InvalidRequestError("mm_features", features, "must be a list of MultiModalFeature")
+    items = [_feature(item, f"mm_features[{i}]") for i, item in enumerate(features or ())]
+    for i, item in enumerate(items):
+        if item.mm_position.end > num_prompt_tokens:
             raise InvalidRequestError(
                 f"mm_features[{i}].mm_position",
-                position,
+                item.mm_position,
                 f"must lie within the {num_prompt_tokens} tokens of the prompt",
             )
-    return tuple(sorted(items, key=lambda feature: feature.mm_position.offset))
+    return tuple(sorted(items, key=lambda item: item.mm_position.offset))
+
+
+def _feature(item: Any, argument: str) -> MultiModalFeature:
+    """The item itself, or a frozen copy of an engine's own, whose fields could change later."""
+    if isinstance(item, MultiModalFeature):
+        return item
+    place: Any = getattr(item, "mm_position", None)
+    if not (hasattr(place, "offset") and hasattr(place, "length") and hasattr(item, "identifier")):
+        raise InvalidRequestError(argument, item, "must be a MultiModalFeature")
+    try:
+        position = PlaceholderRange(place.offset, place.length)
+        return MultiModalFeature(item.identifier, position, getattr(item, "modality", "image"))
+    except InvalidRequestError as error:
+        raise InvalidRequestError(
+            f"{argument}.{error.argument}", error.value, error.problem
+        ) from None
+
+
+def _end_of(features: Iterable[MultiModalFeature]) -> int:
+    return max((feature.mm_position.end for feature in features), default=0)
+
+
+def check_values(values: Any, argument: str) -> None:
+    """Refuses arrays whose bytes are not their values: objects, records, sparse, without data."""
+    dtype = values.dtype
+    if getattr(dtype, "hasobject", False) or getattr(dtype, "names", None):
+        raise InvalidRequestError(argument, f"dtype {dtype}", "must hold numbers")
+    layout = str(getattr(values, "layout", "torch.strided"))
+    if layout != "torch.strided" or getattr(values, "is_meta", False):
+        kind = "a meta tensor" if layout == "torch.strided" else f"layout {layout}"
+        raise InvalidRequestError(argument, kind, "must be a dense tensor with data")
 
 
 def _check_lora(lora_request: Any) -> None:
@@ -367,6 +422,10 @@ def _check_lora(lora_request: Any) -> None:
         raise InvalidRequestError(
             "lora_request", lora_request, "must be a LoRARequest, or have a lora_name"
         )
+    _check_text(name, "lora_request.lora_name", "the name of the adapter")
+    for field in ("lora_path", "revision"):
+        value = getattr(lora_request, field, "")
+        _check_text(value, f"lora_request.{field}", "a string, or ''", empty=True)
 
 
 def _check_text(value: object, argument: str, meaning: str, *, empty: bool = False) -> None:

@@ -6,7 +6,8 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from io import TextIOWrapper
 from typing import Any, TextIO
 
 from prefixhash.errors import InvalidArgumentError, InvalidProfileError, PrefixHashError
@@ -61,11 +62,18 @@ def run(args: argparse.Namespace) -> int:
     hasher = BlockHasher(args.block_size, profile)
     shown = _presentation(args.int64)
     source = "<stdin>" if args.file == "-" else args.file
-    with nullcontext(sys.stdin) if args.file == "-" else open(args.file, encoding="utf-8") as lines:
+    with _standard_input() if args.file == "-" else open(args.file, encoding="utf-8") as lines:
         for request in read_requests(lines, source, hasher):
             hashes = [shown(digest) for digest in request.block_hashes]
             print(json.dumps({"request_id": request.request_id, "block_hashes": hashes}))
     return 0
+
+
+def _standard_input() -> AbstractContextManager[TextIO]:
+    """Standard input as UTF-8, like a file, whatever the locale says."""
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")
+    return nullcontext(sys.stdin)
 
 
 def read_requests(lines: TextIO, source: str, hasher: BlockHasher) -> Iterator[Request]:
@@ -87,7 +95,8 @@ def read_requests(lines: TextIO, source: str, hasher: BlockHasher) -> Iterator[R
 def _request(record: Any, default_id: str, hasher: BlockHasher) -> Request:
     _check_fields(record, "request", _FIELDS | _PASSED_OVER, {"token_ids"})
     _check_list(record["token_ids"], "token_ids", "integers")
-    media = record.get("mm_features") or []
+    media = record.get("mm_features")
+    media = [] if media is None else media
     _check_list(media, "mm_features", "objects")
     return Request(
         record.get("request_id", default_id),

@@ -29,17 +29,18 @@ def head(major: int, argument: int) -> bytes:
 
 def encode(value: Any) -> bytes:
     """Encodes None, bool, int, bytes, str, tuple or list, nested; equal values give equal bytes."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return head(ARRAY, len(value)) + b"".join(map(encode, value))
+    if kind is str:
+        data: bytes = value.encode()
+        return head(TEXT, len(data)) + data
+    if kind is int:
+        return head(UNSIGNED, value) if value >= 0 else head(NEGATIVE, -1 - value)
+    if kind is bytes:
+        return head(BYTES, len(value)) + bytes(value)
     if value is None:
         return NULL
-    if isinstance(value, bool):
+    if kind is bool:
         return _SIMPLE[value]
-    if isinstance(value, int):
-        return head(UNSIGNED, value) if value >= 0 else head(NEGATIVE, -1 - value)
-    if isinstance(value, bytes):
-        return head(BYTES, len(value)) + value
-    if isinstance(value, str):
-        data = value.encode()
-        return head(TEXT, len(data)) + data
-    if isinstance(value, (tuple, list)):
-        return head(ARRAY, len(value)) + b"".join(map(encode, value))
     raise TypeError(f"a block key cannot hold a {type(value).__name__}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -17,7 +17,7 @@ from prefixhash._tokens import token_array
 from prefixhash.hashing import _cbor
 from prefixhash.hashing.algorithms import PICKLE_PROTOCOL, Algorithm
 
-# 2**18 distinct ids cover every vocabulary in use; about 30 MB if all of them turn up.
+# 2**18 distinct ids cover nearly every vocabulary in use; about 30 MB if all of them turn up.
 _MEMO_LIMIT = 1 << 18
 _KEY_START = _cbor.head(_cbor.ARRAY, 3)
 
@@ -46,6 +46,8 @@ class HashChain:
     ) -> list[bytes]:
         """Digests of the blocks in order; O(tokens)."""
         token_ids = token_ids[start:stop]
+        if not len(token_ids):
+            return []
         if self._algorithm.serialisation == "cbor":
             return self._chain_cbor(parent, token_ids, block_size, extras)
         return self._chain_pickle(parent, token_ids, block_size, extras)
@@ -66,7 +68,7 @@ class HashChain:
         # rest of every key is joined by C-level iterators, which leaves a loop that only hashes.
         ids = map(self._encoded.__getitem__, token_ids)
         head = repeat(_cbor.head(_cbor.ARRAY, block_size))
-        tails = repeat(_cbor.NULL) if extras is None else map(_cbor.encode, extras)
+        tails = repeat(_cbor.NULL) if extras is None else _encoded(extras)
         rests = map(b"".join, zip(head, *[ids] * block_size, tails))  # noqa: B905  # head is endless
         key = _KEY_START + _cbor.encode(parent)
         start = _KEY_START + _cbor.head(_cbor.BYTES, self._algorithm.digest_size)
@@ -102,6 +104,15 @@ class HashChain:
             parent = digest(dumps((parent, block, extra), PICKLE_PROTOCOL))
             append(parent)
         return digests
+
+
+def _encoded(extras: Iterable[tuple[Any, ...] | None]) -> Iterator[bytes]:
+    """The CBOR of each block's extras; runs of one tuple are encoded once."""
+    last, data = None, _cbor.NULL
+    for extra in extras:
+        if extra is not last:
+            last, data = extra, _cbor.encode(extra)
+        yield data
 
 
 class _EncodedIds(dict[int, bytes]):

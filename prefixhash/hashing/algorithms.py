@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import xxhash
@@ -55,15 +56,17 @@ def to_pickle(key: Any) -> bytes:
     return pickle.dumps(key, PICKLE_PROTOCOL)
 
 
-ALGORITHMS = {
-    algorithm.name: algorithm
-    for algorithm in (
-        Algorithm("sha256_cbor", "cbor", 32, collision_resistant=True),
-        Algorithm("sha256", "pickle", 32, collision_resistant=True),
-        Algorithm("xxhash_cbor", "cbor", 16, collision_resistant=False),
-        Algorithm("xxhash", "pickle", 16, collision_resistant=False),
-    )
-}
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
+    {
+        algorithm.name: algorithm
+        for algorithm in (
+            Algorithm("sha256_cbor", "cbor", 32, collision_resistant=True),
+            Algorithm("sha256", "pickle", 32, collision_resistant=True),
+            Algorithm("xxhash_cbor", "cbor", 16, collision_resistant=False),
+            Algorithm("xxhash", "pickle", 16, collision_resistant=False),
+        )
+    }
+)
 
 
 def get_algorithm(name: str) -> Algorithm:

@@ -9,6 +9,8 @@ import hashlib
 import sys
 from typing import Any
 
+from prefixhash.request import check_values
+
 _NO_ROWS = hashlib.sha256().digest()
 
 
@@ -23,7 +25,7 @@ def rows_digest(request: Any, start: int, end: int) -> bytes:
     digests = getattr(request, "_prompt_embeds_per_block_hashes", None)
     digest: bytes | None = None if digests is None else digests.get((start, end))
     if digest is None:
-        digest = hashlib.sha256(raw_bytes(embeds[start:end])).digest()
+        digest = hashlib.sha256(raw_bytes(embeds[start:end], "prompt_embeds")).digest()
         if digests is not None:
             digests[start, end] = digest
     return digest
@@ -51,11 +53,15 @@ def embeds_key(request: Any, start: int, end: int) -> tuple[Any, ...] | None:
     return ("embeds", dtype_name(embeds), (count, *map(int, embeds.shape[1:])), digest, positions)
 
 
-def raw_bytes(values: Any) -> bytes:
-    """The values of a tensor or an array in row-major order, little-endian."""
-    if hasattr(values, "numpy"):
-        torch = sys.modules["torch"]
-        flat = values.detach().cpu().contiguous().flatten()
+def raw_bytes(values: Any, argument: str) -> bytes:
+    """The values of a tensor or an array in row-major order, little-endian.
+
+    Raises `InvalidRequestError` where there are none, or objects.
+    """
+    check_values(values, argument)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(values, torch.Tensor):
+        flat = values.detach().resolve_conj().resolve_neg().cpu().contiguous().flatten()
         data: bytes = flat.view(torch.uint8).numpy().tobytes()
         return data
     if values.dtype.byteorder == ">" or (sys.byteorder == "big" and values.dtype.byteorder == "="):
@@ -75,7 +81,8 @@ def _masked_digest(request: Any, start: int, end: int, rows: list[int]) -> bytes
     key = (start, end, "used rows")
     digest: bytes | None = None if digests is None else digests.get(key)
     if digest is None:
-        digest = hashlib.sha256(raw_bytes(request.prompt_embeds[rows])).digest()
+        data = raw_bytes(request.prompt_embeds[rows], "prompt_embeds")
+        digest = hashlib.sha256(data).digest()
         if digests is not None:
             digests[key] = digest
     return digest

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from operator import attrgetter
+from operator import index
 from typing import Any
 
 from prefixhash.errors import InvalidRequestError
@@ -19,14 +19,19 @@ from prefixhash.hashing.profile import KeySchema
 Keys = tuple[Any, ...]
 
 
-def own(text: str) -> str:
-    """An equal string that is an object of its own.
+def own(text: Any, argument: str) -> str:
+    """An equal string that is an object of its own; refuses what is no string.
 
     Pickle writes a back reference for an object that occurs twice. vLLM's engine core decodes each
     string of a request anew, so there no two values share an object; only the tags do, and strings
     of at most one Latin-1 character, which are single objects in CPython.
     """
-    return text.encode().decode()
+    try:
+        if isinstance(text, str):
+            return text.encode().decode()
+    except UnicodeEncodeError:
+        pass
+    raise InvalidRequestError(argument, text, "must be a string that UTF-8 can encode")
 
 
 # --- keys of vLLM ---------------------------------------------------------------------------------
@@ -37,9 +42,8 @@ def vllm_lora_keys(request: Any, tagged: bool) -> Keys:
     lora = getattr(request, "lora_request", None)
     if not lora:
         return ()
-    if not tagged:
-        return (own(lora.lora_name),)
-    return (("lora", own(lora.lora_name), own(getattr(lora, "lora_path", ""))),)
+    name = own(lora.lora_name, "lora_request.lora_name")
+    return (("lora", name, _adapter_text(lora, "lora_path")),) if tagged else (name,)
 
 
 def vllm_salt_keys(request: Any, start: int, tagged: bool) -> Keys:
@@ -47,7 +51,8 @@ def vllm_salt_keys(request: Any, start: int, tagged: bool) -> Keys:
     salt = getattr(request, "cache_salt", None)
     if not salt or start:
         return ()
-    return (("cache_salt", own(salt)),) if tagged else (own(salt),)
+    text = own(salt, "cache_salt")
+    return (("cache_salt", text),) if tagged else (text,)
 
 
 def vllm_media_start(features: Sequence[Any], start: int, schema: KeySchema) -> int:
@@ -62,35 +67,36 @@ def vllm_media_start(features: Sequence[Any], start: int, schema: KeySchema) -> 
 
 
 def vllm_media_keys(
-    features: Sequence[Any], start: int, end: int, index: int, tagged: bool
+    features: Sequence[Any], start: int, end: int, first: int, tagged: bool
 ) -> tuple[Keys, int]:
-    """(identifier, offset in the block) of the items from `index` on; and where to go on.
+    """(identifier, offset in the block) of the items from number `first` on; and where to go on.
 
     The walk stops at the first item that reaches past the block, so that vLLM misses items nested
     in it, and it stops for good where the last item in order has ended.
     """
     keys: list[Any] = []
     if not features or _end(features[-1]) <= start:
-        return (), index
-    while index < len(features):
-        feature = features[index]
-        offset = feature.mm_position.offset
+        return (), first
+    number = first
+    while number < len(features):
+        feature = features[number]
+        offset, item_end = _offset(feature), _end(feature)
         if offset >= end:
             break
-        if _end(feature) > start:
-            key = (own(feature.identifier), offset - start)
+        if item_end > start:
+            key = (own(feature.identifier, "mm_features.identifier"), offset - start)
             keys.append(("mm", *key) if tagged else key)
-            if _end(feature) > end:
+            if item_end > end:
                 break
-        index += 1
-    return tuple(keys), index
+        number += 1
+    return tuple(keys), number
 
 
-def vllm_media_rewind(features: Sequence[Any], end: int, index: int) -> int:
-    """With lookahead, `index` moved back over the items that reach past the block itself."""
-    while index > 0 and _end(features[index - 1]) > end:
-        index -= 1
-    return index
+def vllm_media_rewind(features: Sequence[Any], end: int, number: int) -> int:
+    """With lookahead, `number` moved back over the items that reach past the block itself."""
+    while number > 0 and _end(features[number - 1]) > end:
+        number -= 1
+    return number
 
 
 def vllm_embeds_keys(request: Any, start: int, end: int, tagged: bool) -> Keys:
@@ -109,21 +115,21 @@ def strict_request_keys(request: Any) -> Keys:
     keys: list[Any] = []
     lora = getattr(request, "lora_request", None)
     if lora:
-        path = getattr(lora, "lora_path", "")
-        revision = getattr(lora, "revision", "")
-        keys.append(("lora", own(lora.lora_name), own(path), own(revision)))
+        name = own(lora.lora_name, "lora_request.lora_name")
+        path, revision = _adapter_text(lora, "lora_path"), _adapter_text(lora, "revision")
+        keys.append(("lora", name, path, revision))
     salt = getattr(request, "cache_salt", None)
     if salt:
-        keys.append(("salt", own(salt)))
+        keys.append(("salt", own(salt, "cache_salt")))
     return tuple(keys)
 
 
 def strict_media_key(feature: Any, start: int) -> tuple[Any, ...]:
     """One item of a block: the offset is relative to the block, negative if it began earlier."""
-    position = feature.mm_position
-    modality = own(getattr(feature, "modality", ""))
-    offset = position.offset - start
-    return ("mm", modality, own(feature.identifier), offset, position.length)
+    modality = own(getattr(feature, "modality", ""), "mm_features.modality")
+    identifier = own(feature.identifier, "mm_features.identifier")
+    offset = _offset(feature)
+    return ("mm", modality, identifier, offset - start, _end(feature) - offset)
 
 
 def strict_embeds_keys(request: Any, start: int, end: int) -> Keys:
@@ -136,7 +142,8 @@ class MediaSweep:
     """The media items over ascending blocks: O(items + blocks + overlaps) for a whole request."""
 
     def __init__(self, features: Sequence[Any]) -> None:
-        self._features = [f for f in features if f.mm_position.length > 0]
+        held = (f for f in features if _end(f) > _offset(f))
+        self._features = sorted(held, key=_offset)  # a foreign request's may be in any order
         self._next = 0
         self._open: list[Any] = []
 
@@ -144,7 +151,7 @@ class MediaSweep:
         """Items with a position in [start, end), by offset, length, modality and identifier."""
         features = self._features
         i = self._next
-        while i < len(features) and features[i].mm_position.offset < end:
+        while i < len(features) and _offset(features[i]) < end:
             self._open.append(features[i])
             i += 1
         self._next = i
@@ -172,14 +179,34 @@ def is_request_local(identifier: str) -> bool:
     return bool(separator) and head != rank and rank.isdecimal() and tail[:1].isdecimal()
 
 
+def media_end(request: Any, features: Sequence[Any]) -> int:
+    """The first position behind all media items; O(1) for a `Request`."""
+    end: int | None = getattr(request, "mm_end", None)
+    return max(map(_end, features), default=0) if end is None else end
+
+
+def _offset(feature: Any) -> int:
+    return _tokens(feature.mm_position.offset)
+
+
 def _end(feature: Any) -> int:
     position = feature.mm_position
-    end: int = position.offset + position.length
-    return end
+    return _tokens(position.offset) + _tokens(position.length)
 
 
-_position_key = attrgetter("mm_position.offset", "mm_position.length")
+def _tokens(number: Any) -> int:
+    # An engine's items may hold numpy integers; they hash like ints, and floats do not pass.
+    if type(number) is int:
+        return number
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise InvalidRequestError("mm_position", number, "must hold integers")
+    return index(number)
+
+
+def _adapter_text(lora: Any, field: str) -> str:
+    return own(getattr(lora, field, ""), f"lora_request.{field}")
 
 
 def _sort_key(feature: Any) -> tuple[Any, ...]:
-    return (*_position_key(feature), getattr(feature, "modality", ""), feature.identifier)
+    modality = getattr(feature, "modality", "")
+    return _offset(feature), _end(feature), modality, feature.identifier

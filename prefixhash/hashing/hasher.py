@@ -8,7 +8,7 @@ from operator import index
 from typing import Any
 
 from prefixhash._tokens import token_array
-from prefixhash.errors import InvalidArgumentError
+from prefixhash.errors import InvalidArgumentError, InvalidRequestError
 from prefixhash.hashing import extra_keys as keys
 from prefixhash.hashing._chain import HashChain
 from prefixhash.hashing.profile import HashProfile
@@ -37,6 +37,7 @@ class BlockHasher:
         self.block_size = index(block_size)
         self.profile = profile
         self._chain = HashChain(profile.algorithm)
+        self._parent_sizes = {profile.algorithm.digest_size, len(profile.root)}
 
     def __call__(self, request: Any, /) -> list[bytes]:
         """Hashes of the blocks that `request` completed since its `block_hashes`; it is not changed
@@ -44,9 +45,11 @@ class BlockHasher:
         size, ahead = self.block_size, self.profile.lookahead_tokens
         hashes = request.block_hashes
         start = len(hashes) * size
-        count = (request.num_tokens - ahead - start) // size
+        count = (index(request.num_tokens) - ahead - start) // size
         if count < 1:
             return []
+        if not start:
+            self.check_request(request)
         stop = start + count * size
         ids, offset = self._window(request, start, stop + ahead)
         extras = self._extras(request, start, stop, ids)
@@ -61,8 +64,9 @@ class BlockHasher:
         """
         if parent is None:
             parent = self.profile.root
-        elif not isinstance(parent, bytes):
-            raise InvalidArgumentError("parent", parent, "must be the bytes of a block hash")
+        elif not isinstance(parent, bytes) or len(parent) not in self._parent_sizes:
+            size = self.profile.algorithm.digest_size
+            raise InvalidArgumentError("parent", parent, f"must be a block hash of {size} bytes")
         size, ahead = self.block_size, self.profile.lookahead_tokens
         if not ahead:
             return self._chain.hash_tokens(parent, token_ids, size)
@@ -77,11 +81,15 @@ class BlockHasher:
         """What stands in the key of block `block_index` beside its tokens; None if nothing does.
 
         Cost: the media items of the request. Of a vLLM profile this is the untagged or tagged tuple
-        that the engine reports with the block, without lookahead tokens.
+        that the engine reports with the block, without lookahead tokens. It is made of the block
+        alone; where a vLLM release hashed a block as part of a longer walk over nested media, with
+        lookahead, the hash may hold other media.
         """
-        start = index(block_index) * self.block_size
-        if start < 0:
+        if isinstance(block_index, bool) or not hasattr(block_index, "__index__"):
+            raise InvalidArgumentError("block_index", block_index, "must be an integer")
+        if block_index < 0:
             raise InvalidArgumentError("block_index", block_index, "must be 0 or more")
+        start = index(block_index) * self.block_size
         stop = start + self.block_size
         if self.profile.schema.is_strict:
             extras = self._strict_extras(request, start, stop)
@@ -89,6 +97,16 @@ class BlockHasher:
             prompt = getattr(request, "num_prompt_tokens", stop)
             extras = self._vllm_extras(request, start, stop, resumed=stop > prompt)
         return None if extras is None else extras[0]
+
+    def check_request(self, request: Any) -> None:
+        """Refuses a request of which persistent keys must not be made.
+
+        Raises `InvalidRequestError` for a media identifier of one process, see `media_identifier`;
+        a profile that is not reproducible takes it. `Request` asks this when it is made.
+        """
+        features = getattr(request, "mm_features", None)
+        if features and self.profile.schema.is_strict and self.profile.is_reproducible:
+            keys.check_identifiers(request)
 
     def num_full_blocks(self, num_tokens: int) -> int:
         """How many blocks of `num_tokens` tokens can be hashed."""
@@ -108,6 +126,9 @@ class BlockHasher:
             ids = tokens[start:stop]
         else:
             ids = token_array(tokens[start:stop], "all_token_ids")
+            if len(ids) != stop - start:
+                problem = f"all_token_ids holds only {start + len(ids)}"
+                raise InvalidRequestError("num_tokens", request.num_tokens, problem)
         if mask is not None:
             _zero_embedding_ids(mask[start:stop], ids)
         return ids, 0
@@ -124,12 +145,14 @@ class BlockHasher:
 
     def _strict_extras(self, request: Any, start: int, stop: int) -> Extras | None:
         features = getattr(request, "mm_features", None) or ()
-        has_embeds = getattr(request, "prompt_embeds", None) is not None
+        if features and keys.media_end(request, features) <= start:
+            features = ()
+        embeds_given = getattr(request, "prompt_embeds", None)
+        has_embeds = embeds_given is not None and start < embeds_given.shape[0]
         first = keys.strict_request_keys(request) if start == 0 else ()
-        if features and self.profile.is_reproducible:
-            keys.check_identifiers(request)
-        if not (first or features or has_embeds):
-            return None
+        if not (features or has_embeds):
+            rest = (stop - start) // self.block_size - 1
+            return [first, *[None] * rest] if first else None
         sweep = keys.MediaSweep(features)
         extras: Extras = []
         for begin in range(start, stop, self.block_size):
@@ -151,7 +174,7 @@ class BlockHasher:
         position = keys.vllm_media_start(features, start, schema) if resumed else 0
         adapter = keys.vllm_lora_keys(request, schema.tagged)
         if not (features or has_embeds):
-            # One tuple for all blocks but the first: the kernel encodes it once.
+            # One tuple for all blocks but the first: kernels encode it once.
             rest = (stop - start) // self.block_size - 1
             return [(*adapter, *salt) or None, *[adapter or None] * rest]
         ahead = self.profile.lookahead_tokens

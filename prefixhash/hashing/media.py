@@ -77,10 +77,8 @@ def _feed_mapping(value: Mapping[Any, Any], digest: Any, depth: int) -> None:
 
 
 def _feed_array(value: Any, digest: Any) -> None:
-    if str(value.dtype).startswith(("object", "|O", "[", "{")):
-        raise InvalidArgumentError("value", value, "arrays of objects have no byte content")
     kind = ("array", dtype_name(value), tuple(map(int, value.shape)))
-    _feed_bytes(kind, raw_bytes(value), digest)
+    _feed_bytes(kind, raw_bytes(value, "value"), digest)
 
 
 def _feed_image(image: Any, digest: Any) -> None:
@@ -99,6 +97,7 @@ def _feed_image(image: Any, digest: Any) -> None:
 
 
 def _feed_frame(image: Any, digest: Any) -> None:
+    image.load()  # some formats have no palette before
     palette = image.palette
     digest.update(_cbor.encode(("frame", image.mode, tuple(image.size))))
     if image.mode in ("P", "PA") and palette is not None:

@@ -7,8 +7,10 @@ import re
 import sys
 import warnings
 from dataclasses import dataclass, field
+from operator import index
 
 from prefixhash.errors import InvalidProfileError
+from prefixhash.hashing import _cbor
 from prefixhash.hashing.algorithms import Algorithm, get_algorithm
 
 # Minor releases whose keys are known, byte for byte; anything else is refused rather than guessed.
@@ -64,6 +66,14 @@ class HashProfile:
     lookahead_tokens: int = 0
     is_reproducible: bool = True
 
+    def __post_init__(self) -> None:
+        ahead = self.lookahead_tokens
+        if isinstance(ahead, bool) or not hasattr(ahead, "__index__") or ahead < 0:
+            raise InvalidProfileError("lookahead_tokens", ahead, "must be 0 or more tokens")
+        object.__setattr__(self, "lookahead_tokens", index(ahead))
+        if ahead and self.schema != _VLLM_31:
+            raise InvalidProfileError("lookahead_tokens", ahead, "only vLLM's keys have them")
+
     @classmethod
     def strict(
         cls,
@@ -83,15 +93,15 @@ class HashProfile:
         """
         chosen = get_algorithm(algorithm)
         _check_root_arguments(seed, root, random_root)
-        if not isinstance(namespace, str):
-            raise InvalidProfileError("namespace", namespace, "must be a string")
+        _check_text(namespace, "namespace")
         if root is not None and namespace:
             raise InvalidProfileError("namespace", namespace, "root is given, which replaces it")
         if not chosen.collision_resistant and seed is None and root is None:
             random_root = True
         if root is None:
             nonce = os.urandom(32) if random_root else None
-            root = chosen.hash((_STRICT_ROOT_TAG, namespace, seed, nonce))
+            # CBOR for every algorithm: no pickle, whose bytes could tell equal strings apart.
+            root = chosen.digest(_cbor.encode((_STRICT_ROOT_TAG, namespace, seed, nonce)))
         _warn_of_collisions(chosen)
         return cls("strict", chosen, STRICT, root, is_reproducible=not random_root)
 
@@ -123,8 +133,6 @@ class HashProfile:
             raise InvalidProfileError(
                 "lookahead_tokens", lookahead_tokens, "vLLM has them since 0.33: use 0"
             )
-        if not isinstance(lookahead_tokens, int) or lookahead_tokens < 0:
-            raise InvalidProfileError("lookahead_tokens", lookahead_tokens, "must be 0 or more")
         if root is None:
             root = _vllm_root(minor, chosen, seed, random_root)
         schema = _VLLM_31 if minor >= 31 else _VLLM_29 if minor >= 29 else _VLLM_19
@@ -160,7 +168,9 @@ def known_profiles() -> tuple[str, ...]:
 
 
 def _vllm_minor(version: str) -> int:
-    match = re.fullmatch(r"v?0\.(\d+)(?:\.\d+)?(?:\.?(?:post|rc|dev)\d+)*", str(version))
+    match = re.fullmatch(
+        r"v?0\.([1-9]\d*)(?:\.\d+)?(?:\.?(?:post|rc|dev)\d+)*(?:\+[\w.]+)?", str(version)
+    )
     if match is None or int(match[1]) not in KNOWN_VLLM_MINORS:
         known = ", ".join(f"0.{minor}" for minor in KNOWN_VLLM_MINORS)
         raise InvalidProfileError("version", version, f"keys are known for vLLM {known}")
@@ -184,8 +194,8 @@ def _vllm_root(minor: int, algorithm: Algorithm, seed: object, random_root: bool
 
 
 def _check_root_arguments(seed: object, root: object, random_root: bool) -> None:
-    if seed is not None and not isinstance(seed, str):
-        raise InvalidProfileError("seed", seed, "must be a string, or None")
+    if seed is not None:
+        _check_text(seed, "seed")
     if root is not None and not (isinstance(root, bytes) and len(root) >= 16):
         raise InvalidProfileError("root", root, "must be at least 16 bytes")
     if (seed is not None) + (root is not None) + bool(random_root) > 1:
@@ -194,6 +204,16 @@ def _check_root_arguments(seed: object, root: object, random_root: bool) -> None
             random_root or root,
             "give only one of seed, root and random_root",
         )
+
+
+def _check_text(value: object, argument: str) -> None:
+    try:
+        if isinstance(value, str):
+            value.encode()
+            return
+    except UnicodeEncodeError:
+        pass
+    raise InvalidProfileError(argument, value, "must be a string that UTF-8 can encode")
 
 
 def _warn_of_collisions(algorithm: Algorithm) -> None:
