@@ -19,16 +19,9 @@ def rows_digest(request: Any, start: int, end: int) -> bytes:
 
     Kept on the request, so each block's rows are read once.
     """
-    embeds = request.prompt_embeds
-    if start >= embeds.shape[0]:
+    if start >= request.prompt_embeds.shape[0]:
         return _NO_ROWS
-    digests = getattr(request, "_prompt_embeds_per_block_hashes", None)
-    digest: bytes | None = None if digests is None else digests.get((start, end))
-    if digest is None:
-        digest = hashlib.sha256(raw_bytes(embeds[start:end], "prompt_embeds")).digest()
-        if digests is not None:
-            digests[start, end] = digest
-    return digest
+    return _kept_digest(request, (start, end), slice(start, end))
 
 
 def embeds_key(request: Any, start: int, end: int) -> tuple[Any, ...] | None:
@@ -47,18 +40,15 @@ def embeds_key(request: Any, start: int, end: int) -> tuple[Any, ...] | None:
         rows = [i for i in used if not mask[i]]
         if not rows:
             return None
-        digest, count = _masked_digest(request, start, end, rows), len(rows)
+        # A key of its own: vLLM's digest under (start, end) covers the unused rows as well.
+        digest, count = _kept_digest(request, (start, end, "used rows"), rows), len(rows)
         used = rows  # type: ignore[assignment]
     positions = None if count == end - start else _bitmap(used, start, end)
     return ("embeds", dtype_name(embeds), (count, *map(int, embeds.shape[1:])), digest, positions)
 
 
-def raw_bytes(values: Any, argument: str) -> bytes:
-    """The values of a tensor or an array in row-major order, little-endian.
-
-    Raises `InvalidRequestError` where there are none, or objects.
-    """
-    check_values(values, argument)
+def raw_bytes(values: Any) -> bytes:
+    """The values of a tensor or an array (see `check_values`) in row-major order, little-endian."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(values, torch.Tensor):
         flat = values.detach().resolve_conj().resolve_neg().cpu().contiguous().flatten()
@@ -75,14 +65,12 @@ def dtype_name(values: Any) -> str:
     return str(getattr(values.dtype, "name", values.dtype)).removeprefix("torch.")
 
 
-def _masked_digest(request: Any, start: int, end: int, rows: list[int]) -> bytes:
-    # A key of its own: vLLM's digest under (start, end) covers the unused rows as well.
+def _kept_digest(request: Any, key: tuple[Any, ...], rows: slice | list[int]) -> bytes:
     digests = getattr(request, "_prompt_embeds_per_block_hashes", None)
-    key = (start, end, "used rows")
     digest: bytes | None = None if digests is None else digests.get(key)
     if digest is None:
-        data = raw_bytes(request.prompt_embeds[rows], "prompt_embeds")
-        digest = hashlib.sha256(data).digest()
+        check_values(request.prompt_embeds, "prompt_embeds")
+        digest = hashlib.sha256(raw_bytes(request.prompt_embeds[rows])).digest()
         if digests is not None:
             digests[key] = digest
     return digest

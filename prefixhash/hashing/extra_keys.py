@@ -163,7 +163,7 @@ def check_identifiers(request: Any) -> None:
     """Refuses identifiers that name an item of this process only, such as vLLM gives out when its
     media caches are off (`renderer0-mm-1-image-0`): after a restart they name other media."""
     for i, feature in enumerate(getattr(request, "mm_features", None) or ()):
-        if is_request_local(feature.identifier):
+        if is_request_local(str(feature.identifier)):
             raise InvalidRequestError(
                 f"mm_features[{i}].identifier",
                 feature.identifier,

@@ -9,6 +9,7 @@ from typing import Any
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.hashing import _cbor
 from prefixhash.hashing.embeds import dtype_name, raw_bytes
+from prefixhash.request import check_values
 
 _MAX_DEPTH = 64
 
@@ -77,8 +78,9 @@ def _feed_mapping(value: Mapping[Any, Any], digest: Any, depth: int) -> None:
 
 
 def _feed_array(value: Any, digest: Any) -> None:
+    check_values(value, "value")
     kind = ("array", dtype_name(value), tuple(map(int, value.shape)))
-    _feed_bytes(kind, raw_bytes(value, "value"), digest)
+    _feed_bytes(kind, raw_bytes(value), digest)
 
 
 def _feed_image(image: Any, digest: Any) -> None:

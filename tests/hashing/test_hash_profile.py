@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 
-from prefixhash import BlockHasher, CollisionRiskWarning, HashProfile, InvalidProfileError
+from prefixhash import (
+    BlockHasher,
+    CollisionRiskWarning,
+    HashProfile,
+    InvalidArgumentError,
+    InvalidProfileError,
+)
 from prefixhash.hashing import ALGORITHMS, known_profiles
 
 CRYPTOGRAPHIC = ("sha256_cbor", "sha256")
@@ -20,7 +26,7 @@ FAST = ("xxhash_cbor", "xxhash")
 
 
 @pytest.mark.parametrize(
-    "version", ["0.18", "0.18.3", "0.34", "1.0", "", "abc", "0.33.x", None, 33]
+    "version", ["0.18", "0.18.3", "0.34", "1.0", "", "abc", "0.33.x", "0.033", None, 33]
 )
 def test_an_unknown_version_lists_the_known_ones(version: Any) -> None:
     with pytest.raises(InvalidProfileError, match=r"version=.*0\.19, .*0\.33"):
@@ -135,7 +141,7 @@ def test_lookahead_belongs_to_the_release_that_has_it() -> None:
     assert HashProfile.vllm("0.33", lookahead_tokens=3).lookahead_tokens == 3
     with pytest.raises(InvalidProfileError, match="lookahead_tokens=1"):
         HashProfile.vllm("0.32", lookahead_tokens=1)
-    for bad in (-1, 1.5, "1"):
+    for bad in (-1, 1.5, "1", True):
         with pytest.raises(InvalidProfileError, match="lookahead_tokens="):
             HashProfile.vllm("0.33", lookahead_tokens=bad)  # type: ignore[arg-type]
 
@@ -197,3 +203,33 @@ def test_digests_have_at_least_128_bits() -> None:
         profile = HashProfile.strict(name, seed="s")
         (digest,) = BlockHasher(1, profile).hash_tokens([1])
         assert len(digest) == algorithm.digest_size >= 16
+
+
+@pytest.mark.parametrize("version", ["0.33.0+cu129", "0.33.0+cpu", "0.33.1.dev12+gabc123"])
+def test_local_versions_are_the_release(version: str) -> None:
+    assert HashProfile.vllm(version) == HashProfile.vllm("0.33")
+
+
+@pytest.mark.parametrize("algorithm", CRYPTOGRAPHIC)
+def test_a_strict_root_is_made_of_values_not_of_objects(algorithm: str) -> None:
+    text = "".join(("sha", "red"))
+    same = HashProfile.strict(algorithm, text, seed=text)
+    equal = HashProfile.strict(algorithm, text, seed="".join(list(text)))
+    assert same.root == equal.root
+
+
+def test_text_that_utf_8_cannot_encode_is_refused() -> None:
+    for arguments in ({"namespace": "\ud800"}, {"seed": "\ud800"}):
+        with pytest.raises(InvalidProfileError, match="UTF-8"):
+            HashProfile.strict(**arguments)  # type: ignore[arg-type]
+
+
+def test_only_vllms_keys_hold_lookahead_tokens() -> None:
+    with pytest.raises(InvalidProfileError, match="lookahead_tokens=1"):
+        dataclasses.replace(HashProfile.strict(), lookahead_tokens=1)
+
+
+def test_a_parent_must_be_a_hash() -> None:
+    for parent in (b"", b"abc", bytes(31)):
+        with pytest.raises(InvalidArgumentError, match="parent="):
+            BlockHasher(1).hash_tokens([1], parent)

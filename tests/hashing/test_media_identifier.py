@@ -161,3 +161,11 @@ def test_identities_are_the_same_in_every_process() -> None:
 
 def test_no_collision_among_many() -> None:
     assert len({media_identifier(f"{i:04x}") for i in range(5000)}) == 5000
+
+
+@pytest.mark.parametrize("suffix", ["bmp", "tiff", "png", "gif"])
+def test_an_image_is_the_same_before_and_after_it_was_read(suffix: str, tmp_path: Any) -> None:
+    path = tmp_path / f"image.{suffix}"
+    palette_image([0, 0, 0, 255, 0, 0]).save(path)
+    with Image.open(path) as image:
+        assert media_identifier(image) == media_identifier(image)

@@ -4,20 +4,21 @@
 
 Runs inside an environment that has vLLM (0.19 to 0.33) and compares three ways: vLLM's hasher on
 vLLM's request, our hasher on vLLM's request, our hasher on our request. Prints one JSON object;
-exit status 1 if any hash differs.
+exit status 1 if any hash differs. `--record FILE` also writes what vLLM computed into FILE, under
+its version.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import os
-import random
 import sys
 import warnings
 from collections import Counter
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
-import torch
 from vllm import SamplingParams
 from vllm import __version__ as vllm_version
 from vllm.lora.request import LoRARequest as EngineLoRA
@@ -29,8 +30,10 @@ from vllm.v1.request import Request as EngineRequest
 
 import prefixhash as ph
 from prefixhash.hashing import ALGORITHMS
+from tests.hashing.random_cases import SEED, cases, embeds_of, our_request, summary
 
 HAS_LOOKAHEAD = "num_hash_lookahead_tokens" in get_request_block_hasher.__code__.co_varnames
+HAS_MASK = "prompt_is_token_ids" in EngineRequest.__init__.__code__.co_varnames
 
 
 def fresh(text: str) -> str:
@@ -38,66 +41,10 @@ def fresh(text: str) -> str:
     return text.encode().decode()
 
 
-def random_case(rng: random.Random) -> dict[str, Any]:
-    size = rng.choice((1, 2, 3, 4, 5, 8, 16, 16, 16, 32, 64))
-    length = rng.choice((0, 1, size - 1, size, size + 1, rng.randrange(1, 400)))
-    case: dict[str, Any] = {
-        "block_size": size,
-        "tokens": [random_token(rng) for _ in range(length)],
-        "appended": [
-            [random_token(rng) for _ in range(rng.choice((1, 1, 1, size, 2 * size + 1)))]
-            for _ in range(rng.randrange(0, 30))
-        ],
-        "lookahead": rng.choice((0, 0, 1, 3)) if HAS_LOOKAHEAD else 0,
-    }
-    if rng.random() < 0.4:
-        name = rng.choice(("x", "sql-adapter", "lora", "é", "n" * 300))
-        case["lora"] = (name, rng.choice((name, "/adapters/sql", "mm")))
-    if rng.random() < 0.4:
-        case["salt"] = rng.choice(("tenant-7", "x", "cache_salt", "", "s" * 70_000))
-    if rng.random() < 0.5:
-        case["media"] = random_media(rng, length)
-    if length and rng.random() < 0.3:
-        case["embeds"] = (rng.choice(("float32", "float16", "bfloat16")), rng.randrange(1, 9))
-        case["mask"] = rng.choice((None, [rng.random() < 0.5 for _ in range(length)]))
-        case["tokens_known"] = case["mask"] is not None or rng.random() < 0.3
-    return case
-
-
-def random_token(rng: random.Random) -> int:
-    edges = (0, 23, 24, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32, 2**63 - 1)
-    return rng.choice(edges) if rng.random() < 0.1 else rng.randrange(151_936)
-
-
-def random_media(rng: random.Random, length: int) -> list[tuple[str, int, int]]:
-    """Items in order; mostly one after the other, sometimes nested, equal or empty."""
-    items = []
-    for _ in range(rng.randrange(1, 8)):
-        offset = rng.randrange(length + 1)
-        items.append((f"img-{rng.randrange(4)}", offset, rng.randrange(length - offset + 1)))
-    items.sort(key=lambda item: item[1])
-    if rng.random() < 0.3:
-        return items
-    disjoint: list[tuple[str, int, int]] = []
-    for name, offset, span in items:
-        if not disjoint or offset >= disjoint[-1][1] + disjoint[-1][2]:
-            disjoint.append((name, offset, span))
-    return disjoint
-
-
-def embeds_of(case: dict[str, Any]) -> torch.Tensor | None:
-    if "embeds" not in case:
-        return None
-    dtype, width = case["embeds"]
-    generator = torch.Generator().manual_seed(len(case["tokens"]))
-    rows = torch.randn(2 * len(case["tokens"]), width, generator=generator)[::2]
-    return rows.to(getattr(torch, dtype))
-
-
 def engine_request(case: dict[str, Any], hasher: Any) -> EngineRequest:
     known = case.get("tokens_known", True)
     lora = case.get("lora")
-    extra = {"prompt_is_token_ids": case["mask"]} if case.get("mask") else {}
+    extra = {"prompt_is_token_ids": case["mask"]} if case.get("mask") and HAS_MASK else {}
     request = EngineRequest(
         request_id="r",
         prompt_token_ids=list(case["tokens"]) if known else None,
@@ -123,56 +70,45 @@ def engine_request(case: dict[str, Any], hasher: Any) -> EngineRequest:
     return request
 
 
-def our_request(case: dict[str, Any], hasher: ph.BlockHasher) -> ph.Request:
-    lora = case.get("lora")
-    request = ph.Request(
-        "r",
-        case["tokens"] if case.get("tokens_known", True) else None,
-        block_hasher=hasher,
-        prompt_embeds=embeds_of(case),
-        prompt_is_token_ids=case.get("mask"),
-        mm_features=[
-            ph.MultiModalFeature(name, ph.PlaceholderRange(offset, length))
-            for name, offset, length in case.get("media", ())
-        ],
-        lora_request=ph.LoRARequest(*lora) if lora else None,
-        cache_salt=case.get("salt"),
-    )
-    for ids in case["appended"]:
-        request.append_token_ids(ids)
-    return request
+def compare(case: dict[str, Any], algorithm: str) -> tuple[list[bytes], list[str]]:
+    """What vLLM makes of a case, and which of our ways differ from it."""
+    hash_function = get_hash_fn_by_name(algorithm)
+    init_none_hash(hash_function)
+    ahead = case["lookahead"] if HAS_LOOKAHEAD else 0
+    profile = ph.HashProfile.vllm(vllm_version, algorithm, SEED, lookahead_tokens=ahead)
+    ours = ph.BlockHasher(case["block_size"], profile)
+    theirs = get_request_block_hasher(case["block_size"], hash_function, *(ahead,) if ahead else ())
+    expected: list[bytes] = engine_request(case, theirs).block_hashes
+    requests = (engine_request(case, ours), our_request(case, ours))
+    differing = [type(r).__module__ for r in requests if r.block_hashes != expected]
+    return expected, differing
 
 
-def main(argv: list[str]) -> int:
-    count = int(argv[1]) if len(argv) > 1 else 500
-    rng = random.Random(20260)
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("count", nargs="?", type=int, default=500)
+    parser.add_argument("--record", type=Path)
+    args = parser.parse_args()
     warnings.simplefilter("ignore", ph.CollisionRiskWarning)
     blocks: Counter[str] = Counter()
+    summaries: dict[str, list[str]] = {algorithm: [] for algorithm in ALGORITHMS}
     differing = []
-    for number in range(count):
-        case = random_case(rng)
+    for number, case in enumerate(islice(cases(), args.count)):
+        if case.get("mask") and not HAS_MASK:
+            del case["mask"]
         for algorithm in ALGORITHMS:
-            hash_function = get_hash_fn_by_name(algorithm)
-            init_none_hash(hash_function)
-            lookahead = case["lookahead"]
-            profile = ph.HashProfile.vllm(
-                vllm_version, algorithm, os.environ["PYTHONHASHSEED"], lookahead_tokens=lookahead
-            )
-            ours = ph.BlockHasher(case["block_size"], profile)
-            options = (lookahead,) if lookahead else ()
-            theirs = get_request_block_hasher(case["block_size"], hash_function, *options)
-            expected = engine_request(case, theirs).block_hashes
+            expected, ways = compare(case, algorithm)
             blocks[algorithm] += len(expected)
-            requests = (engine_request(case, ours), our_request(case, ours))
-            differing += [
-                (number, algorithm, type(request).__module__)
-                for request in requests
-                if request.block_hashes != expected
-            ]
-    result = {"vllm": vllm_version, "requests": count, "blocks": blocks, "differing": differing}
-    print(json.dumps(result))
+            summaries[algorithm].append(summary(expected))
+            differing += [(number, algorithm, way) for way in ways]
+    if args.record:
+        known = json.loads(args.record.read_text()) if args.record.exists() else {}
+        known[vllm_version] = summaries
+        args.record.write_text(json.dumps(known, indent=1) + "\n")
+    result = {"vllm": vllm_version, "requests": args.count, "blocks": blocks}
+    print(json.dumps({**result, "differing": differing}))
     return 1 if differing else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    sys.exit(main())
