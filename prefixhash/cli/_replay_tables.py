@@ -14,6 +14,7 @@ from prefixhash.trace.metering import Tally, turn_label
 from prefixhash.trace.page import PageTable
 from prefixhash.trace.results import CACHE, ENGINE, POOL, ReplayReport, ReplayResult
 
+_MOST_COLUMNS = 8
 _LEVELS = {
     ENGINE: "engine: tokens hashed, looked up, allocated, committed, freed",
     POOL: "the engine's pool with the trace's ids as hashes",
@@ -33,9 +34,19 @@ def tables_of(
     report: ReplayReport, bytes_per_block: int | None, *, timings: bool
 ) -> list[PageTable]:
     tables = [_result_table(report, bytes_per_block, timings), _loss_table(report)]
-    first = [r for r in report.results if r.count == report.options.counts[0]]
-    tables.extend(filter(None, (_kind_table(first), _turn_table(first))))
+    compared = compared_results(report)
+    tables.extend(filter(None, (_kind_table(compared), _turn_table(compared))))
     return tables
+
+
+def compared_results(report: ReplayReport) -> list[ReplayResult]:
+    """The results to show side by side: by the first definition, the capacities of the first
+    policy, or the policies where there is one capacity."""
+    options = report.options
+    results = [r for r in report.results if r.count == options.counts[0]]
+    if len(options.capacities) > 1:
+        results = [r for r in results if r.policy == options.policies[0]]
+    return results
 
 
 def _result_table(report: ReplayReport, bytes_per_block: int | None, timings: bool) -> PageTable:
@@ -114,15 +125,15 @@ def _turn_table(results: Sequence[ReplayResult]) -> PageTable | None:
 def _split_table(
     name: str, results: Sequence[ReplayResult], groups: Sequence[dict[Any, Tally]], label: Any
 ) -> PageTable | None:
-    """A row for each group, a column for each result (at most eight)."""
+    """A row for each group, a column for each result (the first eight)."""
     if not groups or not groups[0]:
         return None
     several = len({result.policy for result in results}) > 1
-    heads = [f"{r.policy} {r.label}" if several else r.label for r in results[:8]]
+    heads = [r.policy if several else r.label for r in results[:_MOST_COLUMNS]]
     rows = []
     for key in sorted(groups[0]):
         first = groups[0][key]
-        rates = [percent(group[key].rate) for group in groups[:8]]
+        rates = [percent(group[key].rate) for group in groups[:_MOST_COLUMNS]]
         rows.append([label(key), count(first.requests), short(first.total), *rates])
     unit = results[0].unit
     return PageTable(f"Hit rate by {name}", [name, "requests", unit, *heads], rows)

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from prefixhash.cli import _model, _tables
 from prefixhash.cli._progress import Watched
-from prefixhash.cli._replay_tables import notes_of, sizes_of, tables_of
+from prefixhash.cli._replay_tables import compared_results, notes_of, sizes_of, tables_of
 from prefixhash.cli._tables import count
 from prefixhash.cli._traces import (
     add_output_arguments,
@@ -216,7 +216,7 @@ def _draw(
         f"{name}: prefix reuse",
         curve,
         [Mark(r.label, r.capacity, r.rate, f"{r.policy} ({r.level})") for r in results],
-        [(_line_label(r, len(options.policies) > 1), r.meter.over_time) for r in results],
+        [(_line_label(r), r.meter.over_time) for r in compared_results(report)],
         report.trace_block_size / report.block_size,
         bytes_per_block,
         (sizes_of(report), *notes_of(report, timings=False)),
@@ -230,6 +230,6 @@ def _draw(
             Path(args.html).write_text(html_page(picture, tables), encoding="utf-8")
 
 
-def _line_label(result: ReplayResult, several: bool) -> str:
+def _line_label(result: ReplayResult) -> str:
     blocks = f"{count(result.capacity)} blocks" if math.isfinite(result.capacity) else "unbounded"
-    return f"{result.policy}, {blocks}" if several else blocks
+    return f"{result.policy}, {blocks}"

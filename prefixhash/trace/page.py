@@ -13,7 +13,8 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto
   color: #111; background: #fff; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 table { border-collapse: collapse; margin: .5rem 0; }
-th, td { padding: .25rem .8rem; border-bottom: 1px solid #ccc; text-align: right; }
+th, td { padding: .25rem .8rem; border-bottom: 1px solid #ccc; text-align: right;
+  white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 th { border-bottom: 2px solid #333; }
 svg { width: 100%; height: auto; }
@@ -36,7 +37,7 @@ class PageTable:
 
 
 def html_page(picture: Picture, tables: Sequence[PageTable]) -> str:
-    """The page: the tables of the run, then the three pictures."""
+    """The page: the tables of the run, then the pictures."""
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en"><head><meta charset="utf-8">',

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # Okabe and Ito's colours: distinct for colour-blind readers, and in brightness.
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MOST_LINES = len(_STYLES)
+_MOST_POINTS = 40
 _RC: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -62,26 +63,20 @@ class Picture:
 def save_plot(picture: Picture, path: str | Path) -> None:
     """Draws curve, hit rate over time and reuse distances into a .png, .svg or .pdf file."""
     with _matplotlib_rc():
-        figure = _figure(8.0, 9.6)
-        axes = figure.subplots(3, 1)
-        draw_curve(axes[0], picture)
-        draw_over_time(axes[1], picture)
-        draw_reuse_distances(axes[2], picture)
+        panels = _panels(picture)
+        figure = _figure(8.0, 3.2 * len(panels))
+        for draw, axes in zip(panels.values(), figure.subplots(len(panels), 1), strict=True):
+            draw(axes, picture)
         figure.suptitle(picture.title, fontsize=11)
         metadata: dict[str, Any] = {"Date": None} if str(path).lower().endswith(".svg") else {}
         figure.savefig(path, dpi=150, metadata=metadata)
 
 
 def svg_panels(picture: Picture) -> dict[str, str]:
-    """The three drawings as SVG elements, by name, for a page."""
-    panels = {
-        "curve": draw_curve,
-        "over_time": draw_over_time,
-        "reuse_distances": draw_reuse_distances,
-    }
+    """The drawings as SVG elements, by name, for a page."""
     svgs = {}
     with _matplotlib_rc():
-        for name, draw in panels.items():
+        for name, draw in _panels(picture).items():
             figure = _figure(8.0, 3.4)
             axes = figure.subplots()
             draw(axes, picture)
@@ -92,6 +87,22 @@ def svg_panels(picture: Picture) -> dict[str, str]:
             text = buffer.getvalue()
             svgs[name] = _prefixed(text[text.index("<svg") :], name)
     return svgs
+
+
+def _panels(picture: Picture) -> dict[str, Callable[[Any, Picture], None]]:
+    """What there is to draw; a sampled curve knows nothing of single requests."""
+    panels: dict[str, Callable[[Any, Picture], None]] = {
+        "curve": draw_curve,
+        "over_time": draw_over_time,
+        "reuse_distances": draw_reuse_distances,
+    }
+    if not any(series.bins for _, series in _lines(picture)):
+        del panels["over_time"]
+    return panels
+
+
+def _lines(picture: Picture) -> list[tuple[str, RateOverTime]]:
+    return list(picture.over_time) or [("unbounded", picture.curve.unbounded.over_time)]
 
 
 def draw_curve(axes: Any, picture: Picture) -> None:
@@ -179,29 +190,28 @@ def _add_gib_axis(axes: Any, bytes_per_block: int) -> None:
 
 def draw_over_time(axes: Any, picture: Picture) -> None:
     """Hit rate in the course of the trace, a line for each capacity."""
-    unbounded = picture.curve.unbounded.over_time
-    lines = list(picture.over_time) or [("unbounded", unbounded)]
-    timed = all(item.start is not None for _, series in lines for item in series.bins)
-    for place, (label, series) in enumerate(lines[:_MOST_LINES]):
-        x = [
-            (item.start or 0.0) / 60 if timed else (item.first + item.last) / 2
-            for item in series.bins
-        ]
+    lines = [(label, series.merged(_MOST_POINTS)) for label, series in _lines(picture)]
+    timed = all(item.start is not None for _, bins in lines for item in bins)
+    for place, (label, bins) in enumerate(lines[:_MOST_LINES]):
+        # The last bin reaches to its own end, the others to the next one's start.
+        ends = [bins[-1]] if bins else []
+        x = [(item.start or 0.0) / 60 if timed else item.first for item in bins]
+        x += [(item.end or 0.0) / 60 if timed else item.last for item in ends]
         axes.plot(
             x,
-            [100 * item.rate for item in series.bins],
+            [100 * item.rate for item in (*bins, *ends)],
             linestyle=_STYLES[place],
             color=_COLOURS[place],
             linewidth=1.3,
+            drawstyle="steps-post",
             label=label,
         )
-    highest = max((item.rate for _, series in lines for item in series.bins), default=0)
+    highest = max((item.rate for _, bins in lines for item in bins), default=0)
     axes.set_ylim(0, min(100, 115 * highest) or 100)
     axes.set_xlabel("time (minutes)" if timed else "request")
     axes.set_ylabel(f"hit rate, {picture.curve.count} (%)")
     axes.set_title("Hit rate over time", loc="left")
-    if any(series.bins for _, series in lines):
-        _add_legend(axes)
+    _add_legend(axes)
 
 
 def draw_reuse_distances(axes: Any, picture: Picture) -> None:

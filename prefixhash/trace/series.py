@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _MOST_BINS = 128
 
@@ -46,6 +46,13 @@ class RateOverTime:
         current.total += total
         current.last = request
         current.end = timestamp
+
+    def merged(self, most: int) -> list[Bin]:
+        """At most `most` bins of equally many requests; these bins stay as they are."""
+        copy = RateOverTime(self.width, [replace(item) for item in self.bins])
+        while len(copy.bins) > most:
+            copy._halve()
+        return copy.bins
 
     def _halve(self) -> None:
         self.width *= 2
