@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from prefixhash.cli._sizes import parse_size
 from prefixhash.cli.main import main
+from prefixhash.cli.plan import parse_size
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.layout import KVCachePlan, known_model_types, plan_workers, read_model_config
 from prefixhash.layout.picture import block_runs, block_segments, number_ranges

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from prefixhash.cli._plan_text import plan_lines
-from prefixhash.cli._sizes import parse_size
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.layout import (
     KVCachePlan,
@@ -35,6 +36,12 @@ examples:
   prefixhash plan Llama-3.1-8B/config.json --memory 60GiB
   prefixhash plan config.json --memory 60GiB --tp 8 --kv-dtype fp8 --json
   prefixhash plan config.json --memory 60GiB,50GiB --pp 2 --plot block.svg"""
+
+_PATTERN = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", re.IGNORECASE)
+_PREFIXES = ("k", "m", "g", "t")
+_UNITS: dict[str, int] = {"": 1, "b": 1}
+_UNITS.update({f"{prefix}ib": 1 << 10 * power for power, prefix in enumerate(_PREFIXES, 1)})
+_UNITS.update({f"{prefix}b": int(1e3) ** power for power, prefix in enumerate(_PREFIXES, 1)})
 
 
 def add_parser(subparsers: Any) -> None:
@@ -197,6 +204,21 @@ def _plans(args: argparse.Namespace, model: ModelLayers) -> tuple[KVCachePlan, .
         count_null_block=args.count_null_block,
     )
     return plan_workers(stages, memory * len(stages) if len(memory) == 1 else memory, options)
+
+
+def parse_size(text: str, argument: str) -> int:
+    """Bytes of `60GiB`, `1.5 TB` or `1073741824`; KiB to TiB count in 1024s, kB to TB in 1000s.
+
+    Raises `InvalidArgumentError` for other text and for sizes that come to no whole byte or none.
+    """
+    match = _PATTERN.fullmatch(text.strip())
+    factor = _UNITS.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise InvalidArgumentError(argument, text, "write 60GiB, 512MiB, 80GB or a number of bytes")
+    size = Fraction(match[1]) * factor
+    if size < 1:
+        raise InvalidArgumentError(argument, text, "must be at least one byte")
+    return int(size)
 
 
 def _standard_input() -> Any:

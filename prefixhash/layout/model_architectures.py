@@ -93,6 +93,10 @@ _FULL_ATTENTION = (
 
 
 def _known() -> dict[str, Architecture]:
+    return {**_one_kind_of_attention(), **_mixed_attention(), **_latent(), **_with_states()}
+
+
+def _one_kind_of_attention() -> dict[str, Architecture]:
     sliding = attention.window_everywhere
     return {
         **dict.fromkeys(_FULL_ATTENTION, _attention()),
@@ -107,6 +111,14 @@ def _known() -> dict[str, Architecture]:
         "qwen3": _QWEN3,
         **dict.fromkeys(("qwen2_moe", "qwen3_moe"), _attention(attention.window_if_used)),
         **dict.fromkeys(("qwen3_vl_text", "qwen3_vl_moe_text"), _attention(head_dim=128)),
+        "whisper": Architecture(
+            attention.whisper_layers, {"max_target_positions": 448, "max_source_positions": 1500}
+        ),
+    }
+
+
+def _mixed_attention() -> dict[str, Architecture]:
+    return {
         "gemma2": Architecture(
             attention.attention_layers(attention.full_every(2)),
             {**_GEMMA3, "sliding_window": 4096, "max_position_embeddings": 8192},
@@ -138,6 +150,11 @@ def _known() -> dict[str, Architecture]:
             num_key_value_heads=8,
             head_dim=128,
         ),
+    }
+
+
+def _latent() -> dict[str, Architecture]:
+    return {
         **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"), _LATENT),
         **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SPARSE_LATENT),
         "deepseek_v4": Architecture(
@@ -145,9 +162,11 @@ def _known() -> dict[str, Architecture]:
             {"head_dim": 512, "index_head_dim": 128, "sliding_window": 128},
             kv_dtype="fp8_ds_mla",
         ),
-        "whisper": Architecture(
-            attention.whisper_layers, {"max_target_positions": 448, "max_source_positions": 1500}
-        ),
+    }
+
+
+def _with_states() -> dict[str, Architecture]:
+    return {
         **dict.fromkeys(("mamba", "falcon_mamba"), _MAMBA),
         "mamba2": Architecture(
             states.mamba2_layers,
