@@ -39,9 +39,12 @@ examples:
 
 _PATTERN = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", re.IGNORECASE)
 _PREFIXES = ("k", "m", "g", "t")
-_UNITS: dict[str, int] = {"": 1, "b": 1}
-_UNITS.update({f"{prefix}ib": 1 << 10 * power for power, prefix in enumerate(_PREFIXES, 1)})
-_UNITS.update({f"{prefix}b": int(1e3) ** power for power, prefix in enumerate(_PREFIXES, 1)})
+_UNITS: dict[str, int] = {
+    "": 1,
+    "b": 1,
+    **{f"{prefix}ib": 1 << 10 * power for power, prefix in enumerate(_PREFIXES, 1)},
+    **{f"{prefix}b": int(1e3) ** power for power, prefix in enumerate(_PREFIXES, 1)},
+}
 
 
 def add_parser(subparsers: Any) -> None:
