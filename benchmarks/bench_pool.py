@@ -6,9 +6,9 @@ Pool: nanoseconds per block of each call on a pool of 100,000 blocks and request
 `allocate` takes blocks without a hash, `evicting allocate` takes cached ones from a pool in which
 every block is. Admission: microseconds for a prompt of 32,768 random ids, blocks of 16, SHA-256
 over CBOR: make and hash the request, look it up, allocate and publish its blocks, free them; cold
-(a new prompt) and warm (a prompt that is cached). Times are CPU times of the thread, and the
-garbage collector is off while the clock runs. The two sides take turns; ratios are those of the
-medians. Without vLLM only our side is measured.
+(a new prompt) and warm (a prompt that is cached); and a decode step: append a token, allocate,
+publish. Times are CPU times of the thread, and the garbage collector is off while the clock runs.
+The two sides take turns; ratios are those of the medians. Without vLLM only ours is measured.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from prefixhash import BlockHasher, BlockPool, HashProfile, PrefixCache, Request
 BLOCK_SIZE = 16
 ALGORITHM = "sha256_cbor"
 VOCABULARY = 151_936
+DECODE_STEPS = 64
 Times = dict[str, list[float]]  # operation, seconds of each round
 Figures = dict[str, Times]  # operation, side, seconds of each round
 Side = Callable[[int], Times]  # one round, told its number
@@ -107,6 +108,7 @@ class AdmissionSide(Protocol):
     def make(self, name: str, ids: list[int]) -> Any: ...
     def lookup(self, request: Any) -> Any: ...
     def allocate(self, request: Any, hit: Any) -> None: ...
+    def decode(self, request: Any) -> None: ...
     def free(self, request: Any) -> None: ...
 
 
@@ -122,6 +124,11 @@ class OurCache:
 
     def allocate(self, request: Request, hit: Any) -> None:
         self.cache.allocate(request, request.num_tokens - hit.num_tokens, hit)
+        self.cache.commit(request, request.num_tokens)
+
+    def decode(self, request: Request) -> None:
+        request.append_token_ids(5)
+        self.cache.allocate(request, 1)
         self.cache.commit(request, request.num_tokens)
 
 
@@ -152,6 +159,12 @@ class EngineCache:
     def allocate(self, request: Any, hit: Any) -> None:
         blocks, num_hit, _ = hit
         self.manager.allocate_slots(request, request.num_tokens - num_hit, num_hit, blocks)
+        request.num_computed_tokens = request.num_tokens
+
+    def decode(self, request: Any) -> None:
+        request.append_output_token_ids(5)
+        self.manager.allocate_slots(request, 1)
+        request.num_computed_tokens += 1
 
 
 def timed(figures: Times, name: str, call: Callable[[], Any]) -> Any:
@@ -193,12 +206,14 @@ def admission_round(side: AdmissionSide, tokens: int, seed: int) -> Times:
     ids = [rng.randrange(VOCABULARY) for _ in range(tokens)]
     times: Times = {}
     for state in ("cold", "warm"):
-        start = time.thread_time()
         request = timed(times, f"{state}: make and hash", lambda: side.make(f"{seed}", ids))
         hit = timed(times, f"{state}: look up", lambda r=request: side.lookup(r))  # type: ignore[misc]
         timed(times, f"{state}: allocate", lambda r=request, h=hit: side.allocate(r, h))  # type: ignore[misc]
+        for _ in range(DECODE_STEPS if state == "cold" else 0):
+            timed(times, "one decode step", lambda r=request: side.decode(r))  # type: ignore[misc]
         timed(times, f"{state}: free", lambda r=request: side.free(r))  # type: ignore[misc]
-        times[f"{state}: all"] = [time.thread_time() - start]
+        parts = ("make and hash", "look up", "allocate", "free")
+        times[f"{state}: all"] = [sum(times[f"{state}: {part}"][0] for part in parts)]
     return times
 
 
@@ -256,7 +271,7 @@ def table(figures: Figures, unit: str, scale: float) -> str:
     lines = [f"| {unit} | ours | vLLM | faster |", "|---|---|---|---|"]
     for operation, sides in figures.items():
         cells = [
-            f"{median(sides[side]) * scale:,.0f} ({min(sides[side]) * scale:,.0f})"
+            f"{digits(median(sides[side]) * scale)} ({digits(min(sides[side]) * scale)})"
             if side in sides
             else "-"
             for side in ("ours", "vllm")
@@ -264,6 +279,10 @@ def table(figures: Figures, unit: str, scale: float) -> str:
         ratio = f"{median(sides['vllm']) / median(sides['ours']):.1f}" if "vllm" in sides else "-"
         lines.append(f"| {operation} | {' | '.join(cells)} | {ratio} |")
     return "\n".join(lines)
+
+
+def digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 20 else f"{value:.1f}"
 
 
 def engine_version() -> str | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from prefixhash.cache.groups import CROSS, ENCODER_ONLY, FULL, MAMBA
 from prefixhash.cache.managers import AttentionManager
-from prefixhash.cache.state import CrossAttentionManager
 from prefixhash.cache.tables import BlockTable, CachedRequest, CacheHit, Held
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.pool import BlockPool
@@ -26,10 +26,14 @@ class Step(NamedTuple):
 
     def check(self) -> None:
         """Refuse a step without tokens, and negative numbers."""
+        new, lookahead, encoder = self
+        integers = type(new) is type(lookahead) is type(encoder) is int
+        if integers and new > 0 and lookahead >= 0 and encoder >= 0:
+            return  # the loop below costs more than the whole step
         for name, value, least in (
-            ("num_new_tokens", self.new, 1),
-            ("num_lookahead_tokens", self.lookahead, 0),
-            ("num_encoder_tokens", self.encoder, 0),
+            ("num_new_tokens", new, 1),
+            ("num_lookahead_tokens", lookahead, 0),
+            ("num_encoder_tokens", encoder, 0),
         ):
             if not isinstance(value, int) or value < least:
                 raise InvalidArgumentError(name, value, f"must be an integer of at least {least}")
@@ -49,6 +53,8 @@ class Allocator:
         self._pool = pool
         self._max_model_len = max_model_len
         self._watermark_blocks = watermark_blocks
+        keep_all = (FULL, CROSS, ENCODER_ONLY)
+        self._recycles = any(manager.spec.kind not in keep_all for manager in managers)
 
     def _slots(self, num_tokens: int) -> int:
         return num_tokens if self._max_model_len is None else min(num_tokens, self._max_model_len)
@@ -95,7 +101,7 @@ class Allocator:
         """New blocks per group for a request that holds none yet."""
         needs = []
         for manager in self._managers:
-            if isinstance(manager, CrossAttentionManager):
+            if manager.spec.kind == CROSS:
                 needs.append(manager.blocks_for_encoder(BlockTable(), num_encoder_tokens))
                 continue
             ids = hit.block_ids[manager.group]
@@ -118,28 +124,31 @@ class Allocator:
         slots = self._slots(main + step.lookahead)
         needs = []
         for manager, table in zip(self._managers, held.tables, strict=True):
-            if isinstance(manager, CrossAttentionManager):
+            if manager.spec.kind == CROSS:
                 needs.append(manager.blocks_for_encoder(table, step.encoder))
             else:
                 needs.append(manager.blocks_wanted(table, slots, main))
         total = sum(needs)
-        places = self._out_of_reach(held)
+        places = self._out_of_reach(held) if self._recycles else ()
         free = self._pool.num_free_blocks
-        if total > free and total > free + self._freed_by(held, places):
+        if total > free and total > free + self._freed_by(places):
             return None
-        self._give_back(held, places)
+        if places:
+            self._give_back(places)
         return self._grow(held, needs, slots, main, step.new)
 
     def _grow(
         self, held: Held, needs: Sequence[int], slots: int, main: int, new_tokens: int
     ) -> NewBlocks:
-        taken = self._pool.allocate(sum(needs))
+        total = sum(needs)
+        taken = self._pool.allocate(total) if total else []
         new = []
         start = 0
         for manager, table, need in zip(self._managers, held.tables, needs, strict=True):
             ids = taken[start : start + need]
             start += need
-            manager.grow(table, slots, main, ids)
+            if need or manager.spec.kind == MAMBA:
+                manager.grow(table, slots, main, ids)
             new.append(ids)
         held.open_steps.append(new_tokens)
         return tuple(new)
@@ -155,13 +164,13 @@ class Allocator:
                 found.append((table, places))
         return found
 
-    def _freed_by(self, held: Held, out_of_reach: list[tuple[BlockTable, list[int]]]) -> int:
+    def _freed_by(self, out_of_reach: Sequence[tuple[BlockTable, list[int]]]) -> int:
         refs = self._pool.ref_count
         return sum(
             refs(table.blocks[place]) == 1 for table, places in out_of_reach for place in places
         )
 
-    def _give_back(self, held: Held, out_of_reach: list[tuple[BlockTable, list[int]]]) -> None:
+    def _give_back(self, out_of_reach: Sequence[tuple[BlockTable, list[int]]]) -> None:
         for table, places in out_of_reach:
             self._pool.free([table.blocks[place] for place in places])
             for place in places:
@@ -170,7 +179,7 @@ class Allocator:
 
     def trim(self, held: Held) -> None:
         """Give back what is out of reach."""
-        self._give_back(held, self._out_of_reach(held))
+        self._give_back(self._out_of_reach(held))
 
     def release(self, held: Held) -> None:
         """Give back everything, group by group and tail first."""

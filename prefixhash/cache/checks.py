@@ -78,15 +78,16 @@ def check_unchanged(held: Held, request: CachedRequest, *, tokens: bool = True) 
         raise InvalidRequestError(
             "request_id", request.request_id, "another request of this id holds blocks"
         )
-    if tokens and held.num_hashes:
-        hashes = request.block_hashes
-        if len(hashes) < held.num_hashes or hashes[held.num_hashes - 1] != held.last_hash:
-            raise InvalidRequestError(
-                "request",
-                request.request_id,
-                f"was cut below its {held.num_computed} computed tokens: preempt() it, then "
-                "look it up and allocate again",
-            )
+    if not tokens or not held.num_hashes:
+        return
+    hashes = request.block_hashes
+    if len(hashes) < held.num_hashes or hashes[held.num_hashes - 1] != held.last_hash:
+        raise InvalidRequestError(
+            "request",
+            request.request_id,
+            f"was cut below its {held.num_computed} computed tokens: preempt() it, then "
+            "look it up and allocate again",
+        )
 
 
 def check_commit(held: Held, num_computed: int) -> None:

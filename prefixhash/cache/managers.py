@@ -83,6 +83,10 @@ class AttentionManager:
         """
         return max(ceil_div(num_tokens, self.block_size) - len(table.blocks), 0)
 
+    def blocks_for_encoder(self, table: BlockTable, num_encoder_tokens: int) -> int:
+        """New blocks for the encoder's tokens; cross attention only."""
+        return max(ceil_div(num_encoder_tokens, self.block_size) - len(table.blocks), 0)
+
     def blocks_to_admit(
         self, hit: Sequence[int], num_computed: int, num_tokens: int, main_tokens: int, capped: bool
     ) -> int:

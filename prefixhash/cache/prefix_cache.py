@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -42,8 +43,7 @@ class PrefixCache:
     Args:
         groups: `CacheGroup`s, layer specs, or the groups of a plan; see `CacheGroup`.
         num_blocks: blocks of the pool, the null block included.
-        hash_block_size: tokens per hash of the requests; must divide every block size. Default:
-            their greatest common divisor.
+        hash_block_size: tokens per hash; default: the greatest common divisor of the block sizes.
         max_model_len: most tokens of a request; no slots are allocated beyond.
         max_batched_tokens: most tokens of one request in flight; what `whole_sequence` admission
             assumes of groups that recycle blocks. Default: no recycling.
@@ -90,16 +90,9 @@ class PrefixCache:
     ) -> None:
         self.groups = as_groups(groups, eagle=eagle)
         options = CacheOptions(
-            hash_block_size=hash_block_size,
-            max_model_len=max_model_len,
-            max_batched_tokens=max_batched_tokens,
-            enable_caching=enable_caching,
-            watermark=watermark,
-            retention_interval=retention_interval,
-            events=events,
-            block_hasher=block_hasher,
-            verify_tokens=verify_tokens,
-        )
+            hash_block_size, max_model_len, max_batched_tokens, enable_caching, watermark,
+            retention_interval, events, block_hasher, verify_tokens,
+        )  # fmt: skip
         parts = CacheParts.build(self.groups, num_blocks, options, residency)
         self.pool: BlockPool = parts.pool
         self.hash_block_size: int = parts.hash_block_size
@@ -136,31 +129,16 @@ class PrefixCache:
             InvalidRequestError: the request is not hashed, or not at `hash_block_size`.
         """
         if not self.pool.enable_caching:
-            return self._no_hit()
+            return CacheHit.none(len(self._managers))
         check_hashes(request, self.hash_block_size, self._hasher)
         limit = request.num_tokens - 1  # the last token is computed in any case
         hit = self._search.find(request.block_hashes, limit)
         while self._verifier is not None and hit.num_tokens:
-            foreign = self._first_foreign(request, hit)
+            foreign = self._verifier.first_foreign(request, hit, self._managers)
             if foreign is None:
                 break
             hit = self._search.find(request.block_hashes, foreign)
         return hit
-
-    def _no_hit(self) -> CacheHit:
-        return CacheHit(0, tuple([] for _ in self._managers))
-
-    def _first_foreign(self, request: CachedRequest, hit: CacheHit) -> int | None:
-        """The length up to which the hit may stand, None if all of its tokens are the request's."""
-        verifier = self._verifier
-        bounds = []
-        for manager, ids in zip(self._managers, hit.block_ids, strict=True):
-            if verifier is not None and ids:
-                factor = manager.block_size // self.hash_block_size
-                place = verifier.first_foreign(request, ids, manager.group, factor)
-                if place is not None:
-                    bounds.append(place * manager.block_size)
-        return min(bounds, default=None)
 
     # -- allocation ------------------------------------------------------------------------
 
@@ -202,7 +180,7 @@ class PrefixCache:
                 )
             return self._allocator.extend(held, step)
         if hit is None:
-            hit = self._no_hit()
+            hit = CacheHit.none(len(self._managers))
         else:
             check_hashes(request, self.hash_block_size, self._hasher)
             check_hit(request, hit, self._managers, self.pool, self.hash_block_size)
@@ -213,7 +191,10 @@ class PrefixCache:
         admitted = self._allocator.admit(request, hit, step, self.generation, others)
         if admitted is None:
             return None
-        self._held[request.request_id], new = admitted
+        held, new = admitted
+        if not self.pool.enable_caching:
+            held.next_publish = sys.maxsize
+        self._held[request.request_id] = held
         self._count(request, hit)
         return new
 
@@ -242,17 +223,16 @@ class PrefixCache:
         """
         held = self._running(request)
         check_commit(held, num_computed_tokens)
-        caching = self.pool.enable_caching and held.generation == self.generation
-        if caching:
-            check_hashes(request, self.hash_block_size, self._hasher)
         closed, ends = held.steps_until(num_computed_tokens)
-        if caching:
-            verified = min(num_computed_tokens, request.num_tokens)
-            self._publisher.publish(held, verified, ends)
+        # Most steps of a decode complete no block and have nothing to publish.
+        if num_computed_tokens >= held.next_publish and held.generation == self.generation:
+            check_hashes(request, self.hash_block_size, self._hasher)
+            self._publisher.publish(held, min(num_computed_tokens, request.num_tokens), ends)
+            held.seal(num_computed_tokens, self.hash_block_size)
+        elif self._publisher.has_state:
+            held.step_ends.update(ends)
         held.num_computed = num_computed_tokens
         del held.open_steps[:closed]
-        if caching:
-            held.seal(self.hash_block_size)
 
     # -- end -------------------------------------------------------------------------------
 

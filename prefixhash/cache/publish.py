@@ -73,7 +73,7 @@ class Publisher:
         self._hash_block_size = hash_block_size
         self._alignment = alignment
         self._single = len(self._managers) == 1
-        self._has_state = any(manager.spec.kind == MAMBA for manager in self._managers)
+        self.has_state = any(manager.spec.kind == MAMBA for manager in self._managers)
         eagle = any(manager.spec.eagle for manager in self._managers)
         self._retention = Retention(retention_interval, alignment, eagle)
         self._hasher = block_hasher
@@ -84,7 +84,7 @@ class Publisher:
 
         `step_ends` are positions at which steps ended, of which state groups keep the state.
         """
-        if self._has_state:
+        if self.has_state:
             held.step_ends.update(step_ends)
         hashed = min(num_tokens, len(held.request.block_hashes) * self._hash_block_size)
         runs: list[_Run] = []

@@ -101,10 +101,6 @@ class MambaManager(AttentionManager):
 class CrossAttentionManager(AttentionManager):
     """Keys and values of the encoder's output: allocated once, never grown, never cached."""
 
-    def blocks_for_encoder(self, table: BlockTable, num_encoder_tokens: int) -> int:
-        """Blocks that the encoder's tokens need and the table lacks."""
-        return max(ceil_div(num_encoder_tokens, self.block_size) - len(table.blocks), 0)
-
 
 class EncoderOnlyManager(AttentionManager):
     """Keeps nothing between steps."""

@@ -52,6 +52,8 @@ class Held:
     open_steps: list[int] = field(default_factory=list)
     # Positions at which a step ended and that lie on a block boundary of a state group.
     step_ends: set[int] = field(default_factory=set)
+    # Fewer computed tokens than this complete no hash block: there is nothing to publish.
+    next_publish: int = 0
     # Where requests with this prefix were seen to part, 0 if nowhere: see CacheHit.
     junction: int = 0
     # Number and last of the hashes of computed blocks: they must not change afterwards.
@@ -82,13 +84,14 @@ class Held:
                 ends.append(position)
         return closed, ends
 
-    def seal(self, hash_block_size: int) -> None:
+    def seal(self, num_computed: int, hash_block_size: int) -> None:
         """Remember the hash of the last computed block: tokens before it must not change now."""
         hashes = self.request.block_hashes
-        count = min(self.num_computed // hash_block_size, len(hashes))
+        count = min(num_computed // hash_block_size, len(hashes))
         if count > self.num_hashes:
             self.num_hashes = count
             self.last_hash = hashes[count - 1]
+        self.next_publish = (count + 1) * hash_block_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +110,8 @@ class CacheHit:
     num_tokens: int
     block_ids: tuple[list[int], ...]
     shared_prefix_tokens: int = 0
+
+    @classmethod
+    def none(cls, num_groups: int) -> CacheHit:
+        """No hit."""
+        return cls(0, tuple([] for _ in range(num_groups)))

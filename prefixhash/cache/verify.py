@@ -12,7 +12,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from prefixhash.cache.tables import CachedRequest
+from prefixhash.cache.managers import AttentionManager
+from prefixhash.cache.tables import CachedRequest, CacheHit
 
 
 class BlockRecord:
@@ -64,19 +65,29 @@ class TokenVerifier:
         self._behind.clear()
 
     def first_foreign(
-        self, request: CachedRequest, ids: Sequence[int], group: int, factor: int
+        self, request: CachedRequest, hit: CacheHit, managers: Sequence[AttentionManager]
     ) -> int | None:
-        """Place of the first block of a hit that stands for another prefix; None if none does.
+        """Where the first block of a hit begins that stands for another prefix; None for none.
 
-        `factor` hash blocks make one block of the group; places with 0 are passed over.
         O(tokens of the hit).
         """
+        bounds = []
+        for manager in managers:
+            ids = hit.block_ids[manager.group]
+            place = self._foreign_place(request, ids, manager)
+            if place is not None:
+                bounds.append(place * manager.block_size)
+        return min(bounds, default=None)
+
+    def _foreign_place(
+        self, request: CachedRequest, ids: Sequence[int], manager: AttentionManager
+    ) -> int | None:
         proved: set[tuple[int, int]] = set()
         for place, block in enumerate(ids):
             if not block:
-                continue
-            record = self._behind.get((block, group))
-            last = (place + 1) * factor - 1
+                continue  # not needed by the group
+            record = self._behind.get((block, manager.group))
+            last = (place + 1) * manager.block_size // self._size - 1
             if record is None or not self._agrees(request, record, last, proved):
                 return place
         return None

@@ -134,17 +134,21 @@ class PoolState:
             InvalidBlockError: an id is foreign.
         """
         check_lengths(block_ids, block_hashes)
-        index = self._index
-        hash_of = index.hash_of
-        group_of = index.group_of
-        for block, block_hash in zip(block_ids, block_hashes, strict=True):
-            if not isinstance(block, int) or not 0 <= block < self.num_blocks:
-                refuse_foreign(block, self.num_blocks)
-            if hash_of[block] == block_hash and group_of[block] == group and block:
-                continue
-            if not index.carries(block, block_hash, group):
-                return False
-        return True
+        hash_of = self._index.hash_of
+        group_of = self._index.group_of
+        try:
+            # The usual case, two comparisons of whole lists: every block's first hash is the one.
+            if (
+                [hash_of[block] for block in block_ids] == list(block_hashes)
+                and [group_of[block] for block in block_ids].count(group) == len(block_ids)
+                and min(block_ids, default=1) > 0
+            ):
+                return True
+        except (IndexError, TypeError):
+            pass  # a foreign id: named below
+        carries = self._index.carries
+        pairs = zip(map(self._known, block_ids), block_hashes, strict=True)
+        return all(carries(block, block_hash, group) for block, block_hash in pairs)
 
     def count_free(self, block_ids: Iterable[int]) -> int:
         """How many of the blocks nobody holds. The ids must be good ones."""
