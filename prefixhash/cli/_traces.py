@@ -32,6 +32,11 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens of one block id, where the format's usual size does not hold",
     )
     group.add_argument(
+        "--interleave",
+        action="store_true",
+        help="run the files of a folder side by side, by their times (default: in turn)",
+    )
+    group.add_argument(
         "--skip-bad", action="store_true", help="count lines that cannot be used and go on"
     )
 
@@ -65,7 +70,11 @@ def opened_trace(args: argparse.Namespace) -> Iterator[Trace]:
         raise InvalidArgumentError("TRACE", None, "is missing: name a file, a folder, or - (stdin)")
     with clear_errors(args.trace):
         trace = read_trace(
-            args.trace, args.format, block_size=args.trace_block_size, skip_bad=args.skip_bad
+            args.trace,
+            args.format,
+            block_size=args.trace_block_size,
+            skip_bad=args.skip_bad,
+            interleave=args.interleave,
         )
     try:
         with clear_errors(args.trace):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -34,14 +36,20 @@ class Trace:
     the first record) describe it. After a pass `num_skipped` and `skipped` (the first ten) tell
     which lines were left out; without `skip_bad` the first bad line raises `TraceFormatError`.
 
-    Memory: one record, whatever the length of the file.
+    Memory: one record, whatever the length of the file (`interleave`: one of each file).
     """
 
     def __init__(
-        self, sources: list[Source], format: str, block_size: int | None, skip_bad: bool
+        self,
+        sources: list[Source],
+        format: str,
+        block_size: int | None,
+        skip_bad: bool,
+        interleave: bool = False,
     ) -> None:
         self.sources = sources
         self.skip_bad = skip_bad
+        self.interleave = interleave
         self.skipped: list[SkippedLine] = []
         self.num_skipped = 0
         self.detected = format == AUTO
@@ -74,11 +82,11 @@ class Trace:
         for source in self.sources:
             source.position = 0
         parser = Parser(self.format, self._wanted_block_size)
+        files = [self._requests(source, parser) for source in self.sources]
         found = False
-        for source in self.sources:
-            for request in self._requests(source, parser):
-                found = True
-                yield request
+        for request in _by_time(files) if self.interleave else itertools.chain(*files):
+            found = True
+            yield request
         if not found and not self.num_skipped:
             raise TraceFormatError(self.sources[0].name, None, "holds no request")
 
@@ -129,16 +137,25 @@ def read_trace(
     *,
     block_size: int | None = None,
     skip_bad: bool = False,
+    interleave: bool = False,
 ) -> Trace:
     """Opens a trace: a file, a folder of conversations, or `-` for standard input; plain or gzip.
 
     `format` is `auto` (from the first record) or one of `mooncake`, `bailian`, `weka`, `lmcache`,
     `tokens`; `block_size` the tokens per block id where the format's usual one does not hold.
+    `interleave`: the files of a folder run side by side, by their times, instead of one after the
+    other; each file's requests must be in order of time.
+
     Raises `TraceFormatError` (file, line, reason) and `OSError`.
     """
     if not isinstance(path, (str, Path)):
         raise InvalidArgumentError("path", path, "is neither a string nor a Path")
-    return Trace([Source(file) for file in _files(Path(path))], format, block_size, skip_bad)
+    sources = [Source(file) for file in _files(Path(path))]
+    return Trace(sources, format, block_size, skip_bad, interleave)
+
+
+def _by_time(files: list[Iterator[TraceRequest]]) -> Iterator[TraceRequest]:
+    return heapq.merge(*files, key=lambda request: request.timestamp or 0.0)
 
 
 def _format_or_error(source: Source, line: int | None, text: bytes) -> str | TraceFormatError:

@@ -97,6 +97,8 @@ class _Run:
         turns = TurnCounter()
         for index, source in enumerate(self._trace):
             shared = prefixes.shared_tokens(source)
+            if source.prompt is None:
+                losses.grain = self._trace_block_size
             if index >= self._warmup:
                 losses.prompt += source.num_tokens
                 losses.shared += shared

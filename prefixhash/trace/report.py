@@ -59,6 +59,7 @@ def replay_data(report: ReplayReport) -> Json:
             "prompt_tokens": report.losses.prompt,
             "shared_tokens": report.losses.shared,
             "lost_to_rounding_tokens": report.losses.rounding,
+            "known_to_tokens": report.losses.grain,
         },
         "results": [_result_data(result) for result in report.results],
     }

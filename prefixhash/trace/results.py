@@ -90,12 +90,15 @@ class Losses:
     """Where the prompt tokens of an unbounded cache go; the warm-up is left out.
 
     `shared`: tokens that an earlier prompt began with. `rounding`: those of them that lie in no
-    full block. The rest of `prompt` was never seen before.
+    full block. The rest of `prompt` was never seen before. `grain`: the tokens to which this is
+    known: 1 where the trace has tokens, else a block of its ids (what two prompts share beyond
+    their common blocks counts as never seen, except for equal recorded tails).
     """
 
     prompt: int = 0
     shared: int = 0
     rounding: int = 0
+    grain: int = 1
 
 
 @dataclass

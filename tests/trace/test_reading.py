@@ -145,6 +145,16 @@ def test_sub_agents_run_when_they_were_started(tmp_path: Path, inner_start: floa
     assert requests[0].ids[0] == requests[1].ids[0], "a sub-agent shares its conversation's ids"
 
 
+def test_conversations_of_a_folder_run_in_turn_or_side_by_side(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", weka(call(0, [1]), call(9, [1, 2]), id="a"))
+    write(tmp_path / "b.json", weka(call(1, [1]), call(2, [1, 2]), id="b"))
+    assert [r.session for r in read_trace(tmp_path)] == ["a", "a", "b", "b"]
+    side_by_side = read_trace(tmp_path, interleave=True)
+    for _ in range(2):
+        assert [r.session for r in side_by_side] == ["a", "b", "b", "a"]
+    assert len({r.ids[0] for r in side_by_side}) == 2
+
+
 def test_weka_as_one_pretty_document_or_one_conversation_a_line(tmp_path: Path) -> None:
     pretty = tmp_path / "p.json"
     pretty.write_text(json.dumps(weka(call(0, [1]), call(1, [1, 2])), indent=1))
