@@ -10,8 +10,10 @@ Environment:
 from __future__ import annotations
 
 import os
+import runpy
 import shlex
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from setuptools.errors import CCompilerError, ExecError, PlatformError, SetupErr
 
 HOME = Path("prefixhash", "_compiled")
 SOURCES = HOME / "_c"
+TWINS: dict[str, tuple[str, ...]] = runpy.run_path(str(HOME / "twins.py"))["TWINS"]
 
 # Feature -> pkg-config name, libraries where there is no pkg-config, a program that needs it.
 FEATURES = {
@@ -83,11 +86,18 @@ class BuildKernels(build_ext):
 
     def run(self) -> None:
         self.force = True
-        remove_built(HOME if self.inplace else Path(self.build_lib) / HOME)
+        built = HOME if self.inplace else Path(self.build_lib) / HOME
+        remove_built(built)
+        for room in TWINS:
+            (built / room).mkdir(parents=True, exist_ok=True)
         super().run()
+        for room, modules in TWINS.items():
+            libraries = [*(built / room).glob("*.so"), *(built / room).glob("*.pyd")]
+            if len(libraries) != len(modules):  # they share C types: all or none
+                remove_built(built / room)
 
     def build_extensions(self) -> None:
-        if self.compiler.compiler_type == "unix":
+        if self.compiler.compiler_type == "unix" and "-O" not in os.environ.get("CFLAGS", ""):
             for extension in self.extensions:
                 extension.extra_compile_args.append("-O3")
         wanted = wanted_features()
@@ -144,14 +154,42 @@ class BuildPython(build_py):
 def extensions() -> list[Extension]:
     if MODE == "pure":
         return []
-    return [
-        Extension(
-            "prefixhash._compiled.native",
-            [str(SOURCES / "native.c")],
-            depends=[str(path) for path in sorted(SOURCES.glob("*.h"))],
-            optional=MODE == "auto",
-        )
-    ]
+    native = Extension(
+        "prefixhash._compiled.native",
+        [str(SOURCES / "native.c")],
+        depends=[str(path) for path in sorted(SOURCES.glob("*.h"))],
+        optional=MODE == "auto",
+    )
+    try:
+        return [native, *twins()]
+    except Exception as error:  # whatever Cython or its absence raises
+        if MODE == "native":
+            raise
+        print(f"prefixhash: modules stay interpreted: {error}", file=sys.stderr)
+        return [native]
+
+
+def twins() -> list[Extension]:
+    """The Python modules that are compiled as they stand, under their own names but in a folder
+    apart, so that the run-time switch can choose."""
+    from Cython.Build import cythonize
+
+    compiled: list[Extension] = cythonize(
+        [
+            Extension(f"prefixhash.{room}.{module}", [f"prefixhash/{room}/{module}.py"])
+            for room, modules in TWINS.items()
+            for module in modules
+        ],
+        build_dir="build/cython",
+        force=True,
+        quiet=True,
+        # Annotations stay hints, as they are to the interpreter: wrong arguments get our errors.
+        compiler_directives={"annotation_typing": False, "language_level": 3},
+    )
+    for extension in compiled:
+        extension.name = extension.name.replace("prefixhash.", "prefixhash._compiled.", 1)
+        extension.optional = MODE == "auto"
+    return compiled
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildKernels, "build_py": BuildPython})

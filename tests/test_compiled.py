@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from prefixhash._compiled import KERNEL, NATIVE, SWITCH, WHY_NOT
+from prefixhash._compiled import KERNEL, NATIVE, SWITCH, WHY_NOT, why_no_twins
+from prefixhash._compiled.twins import TWINS
 
 ROOT = Path(__file__).parents[1]
 REPORT = (
@@ -41,6 +43,22 @@ def test_the_native_kernel_is_there_when_it_is_expected() -> None:
     if not expected:
         pytest.skip(f"{SWITCH}=0 or PREFIXHASH_BUILD=native expects it")
     assert KERNEL == "native", WHY_NOT
+
+
+@pytest.mark.parametrize("room", TWINS)
+def test_twins_are_there_when_they_are_expected_and_of_the_present_source(room: str) -> None:
+    package = importlib.import_module(f"prefixhash.{room}")
+    for name in TWINS[room]:
+        source = ROOT / "prefixhash" / room / f"{name}.py"
+        assert source.exists()
+        module = importlib.import_module(f"{package.__name__}.{name}")
+        assert module.__file__ is not None
+        if why_no_twins(room):
+            assert Path(module.__file__) == source
+        else:
+            assert Path(module.__file__).parent == ROOT / "prefixhash" / "_compiled" / room
+            newer = source.stat().st_mtime > Path(module.__file__).stat().st_mtime
+            assert not newer, "build again: python setup.py build_ext --inplace"
 
 
 def test_pure_takes_the_reference() -> None:

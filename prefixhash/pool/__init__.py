@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from prefixhash._compiled import prefer_twins
+
+prefer_twins(__path__, "pool")
+
 from prefixhash.pool.block_pool import BlockPool
 from prefixhash.pool.event_index import EventIndex
 from prefixhash.pool.events import (

@@ -103,7 +103,7 @@ class BlockPool(PoolState):
                 refs[block] = count + 1
             else:
                 good = True
-        except (IndexError, TypeError):
+        except (IndexError, TypeError, OverflowError):
             pass  # a foreign id: refused below, as the other bad ones are
         if not good:
             position = len(ids) - 1 - length_hint(rest)
@@ -182,7 +182,7 @@ class BlockPool(PoolState):
                     break
             else:
                 good = True
-        except (IndexError, TypeError):
+        except (IndexError, TypeError, OverflowError):
             pass  # a foreign id: refused below, as the other bad ones are
         if not good:
             position = len(ids) - 1 - length_hint(rest)
@@ -239,7 +239,7 @@ class BlockPool(PoolState):
                     break
             else:
                 good = True
-        except (IndexError, TypeError):
+        except (IndexError, TypeError, OverflowError):
             pass  # a foreign id: refused below, as the other bad ones are
         if not good:
             refuse(ids, len(ids) - 1 - length_hint(rest), "cache", self.num_blocks)

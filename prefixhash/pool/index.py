@@ -74,11 +74,10 @@ class HashIndex:
                 continue
             else:
                 self.more.setdefault(block, []).append((group, block_hash))
-            if block_hash in served:
-                self.copies[group].setdefault(block_hash, {})[block] = None
-            else:
-                served[block_hash] = block
+            if served.setdefault(block_hash, block) == block:
                 fresh.append(position)
+            else:
+                self.copies[group].setdefault(block_hash, {})[block] = None
         self.num_cached += added
         return fresh
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 
+from prefixhash._compiled import flat_type
 from prefixhash.errors import InvariantError
 from prefixhash.pool.arguments import check_count, check_lengths, refuse_foreign
 from prefixhash.pool.events import MEDIUM_GPU
@@ -11,6 +12,7 @@ from prefixhash.pool.index import HashIndex
 from prefixhash.pool.log import EventLog
 from prefixhash.pool.residency import ResidencySampler
 
+_flat = flat_type(__file__)
 _DUMMIES = 2  # list heads behind the last block: chains are built without a test for empty
 
 
@@ -44,10 +46,10 @@ class PoolState:
         check_count("num_blocks", num_blocks, 1, " (the null block counts)")
         self.num_blocks = num_blocks
         self.enable_caching = enable_caching
-        self._refs = [0] * num_blocks
+        self._refs = _flat([0] * num_blocks)
         # Circular list through the null block; links of a block that is in use are meaningless.
-        self._next = [*range(1, num_blocks), 0, *[0] * _DUMMIES]
-        self._prev = [num_blocks - 1, *range(num_blocks - 1), *[0] * _DUMMIES]
+        self._next = _flat([*range(1, num_blocks), 0, *[0] * _DUMMIES])
+        self._prev = _flat([num_blocks - 1, *range(num_blocks - 1), *[0] * _DUMMIES])
         self._num_free = num_blocks - 1
         self._num_evictions = 0
         self._index = HashIndex(num_blocks)
@@ -116,13 +118,11 @@ class PoolState:
         served = self._index.served.get(group)
         if served is None:
             return found
-        get = served.get
-        append = found.append
         for block_hash in block_hashes:
-            block = get(block_hash)
+            block = served.get(block_hash)
             if block is None:
                 break
-            append(block)
+            found.append(block)
         return found
 
     def carries(
@@ -179,7 +179,7 @@ class PoolState:
         if self._log is not None and self._log.reported != self._index.keys():
             raise InvariantError("replaying the events does not give the index")
 
-    def _walk(self, links: list[int]) -> list[int]:
+    def _walk(self, links: Sequence[int]) -> list[int]:
         """The blocks of the free list along one of its two directions, cut where it never ends."""
         blocks: list[int] = []
         block = links[0]

@@ -1,0 +1,8 @@
+"""Which modules are compiled as they stand; read by setup.py, too."""
+
+from __future__ import annotations
+
+# Room -> its modules that have a compiled twin, in the folder of that name beside this file.
+TWINS: dict[str, tuple[str, ...]] = {
+    "pool": ("arguments", "block_pool", "index", "state"),
+}
