@@ -44,3 +44,22 @@ def encode(value: Any) -> bytes:
     if kind is bool:
         return _SIMPLE[value]
     raise TypeError(f"a block key cannot hold a {type(value).__name__}")
+
+
+class Encoder:
+    """Encodes many values that share strings: each distinct one is encoded once."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, bytes] = {}
+
+    def encode(self, value: Any) -> bytes:
+        """The same bytes as `encode(value)`."""
+        kind = type(value)
+        if kind is tuple:
+            return head(ARRAY, len(value)) + b"".join(map(self.encode, value))
+        if kind is str:
+            data = self._texts.get(value)
+            if data is None:
+                data = self._texts[value] = encode(value)
+            return data
+        return encode(value)

@@ -107,11 +107,12 @@ class HashChain:
 
 
 def _encoded(extras: Iterable[tuple[Any, ...] | None]) -> Iterator[bytes]:
-    """The CBOR of each block's extras; runs of one tuple are encoded once."""
+    """The CBOR of each block's extras; runs of one tuple, and each string, are encoded once."""
     last, data = None, _cbor.NULL
+    encode = _cbor.Encoder().encode
     for extra in extras:
         if extra is not last:
-            last, data = extra, _cbor.encode(extra)
+            last, data = extra, encode(extra)
         yield data
 
 

@@ -7,9 +7,10 @@ is vLLM's: adapter, media, salt, embeddings. Sources of the vLLM forms: the rele
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Sequence
-from operator import index
+from operator import index, itemgetter
 from typing import Any
 
 from prefixhash.errors import InvalidRequestError
@@ -17,6 +18,7 @@ from prefixhash.hashing.embeds import embeds_key, rows_digest
 from prefixhash.hashing.profile import KeySchema
 
 Keys = tuple[Any, ...]
+Span = tuple[int, int, str]
 
 
 def own(text: Any, argument: str) -> str:
@@ -55,36 +57,42 @@ def vllm_salt_keys(request: Any, start: int, tagged: bool) -> Keys:
     return (("cache_salt", text),) if tagged else (text,)
 
 
-def vllm_media_start(features: Sequence[Any], start: int, schema: KeySchema) -> int:
-    """Index at which vLLM begins its walk over the media for the first block of a call."""
-    if start == 0 or not features:
-        return 0
+def vllm_media_spans(features: Sequence[Any], start: int) -> list[Span]:
+    """(offset, end, identifier) of the items in order; empty where the last one has ended.
+
+    vLLM looks at no media from there on, even if an earlier item reaches further.
+    """
+    if not features or _end(features[-1]) <= start:
+        return []
+    named = "mm_features.identifier"
+    return [(_offset(item), _end(item), own(item.identifier, named)) for item in features]
+
+
+def vllm_media_start(spans: Sequence[Span], start: int, schema: KeySchema) -> int:
+    """Number of the item at which vLLM begins its walk in a call for later blocks."""
     if schema.media_from_last:
-        return len(features) - 1
-    if _end(features[-1]) <= start:
-        return 0
-    return bisect_right(features, start, key=_end)
+        return max(len(spans) - 1, 0)
+    return bisect_right(spans, start, key=itemgetter(1))
 
 
 def vllm_media_keys(
-    features: Sequence[Any], start: int, end: int, first: int, tagged: bool
+    spans: Sequence[Span], start: int, end: int, first: int, tagged: bool
 ) -> tuple[Keys, int]:
     """(identifier, offset in the block) of the items from number `first` on; and where to go on.
 
     The walk stops at the first item that reaches past the block, so that vLLM misses items nested
-    in it, and it stops for good where the last item in order has ended.
+    in it.
     """
     keys: list[Any] = []
-    if not features or _end(features[-1]) <= start:
+    if not spans or spans[-1][1] <= start:
         return (), first
     number = first
-    while number < len(features):
-        feature = features[number]
-        offset, item_end = _offset(feature), _end(feature)
+    while number < len(spans):
+        offset, item_end, identifier = spans[number]
         if offset >= end:
             break
         if item_end > start:
-            key = (own(feature.identifier, "mm_features.identifier"), offset - start)
+            key = (identifier, offset - start)
             keys.append(("mm", *key) if tagged else key)
             if item_end > end:
                 break
@@ -92,9 +100,9 @@ def vllm_media_keys(
     return tuple(keys), number
 
 
-def vllm_media_rewind(features: Sequence[Any], end: int, number: int) -> int:
+def vllm_media_rewind(spans: Sequence[Span], end: int, number: int) -> int:
     """With lookahead, `number` moved back over the items that reach past the block itself."""
-    while number > 0 and _end(features[number - 1]) > end:
+    while number > 0 and spans[number - 1][1] > end:
         number -= 1
     return number
 
@@ -124,14 +132,6 @@ def strict_request_keys(request: Any) -> Keys:
     return tuple(keys)
 
 
-def strict_media_key(feature: Any, start: int) -> tuple[Any, ...]:
-    """One item of a block: the offset is relative to the block, negative if it began earlier."""
-    modality = own(getattr(feature, "modality", ""), "mm_features.modality")
-    identifier = own(feature.identifier, "mm_features.identifier")
-    offset = _offset(feature)
-    return ("mm", modality, identifier, offset - start, _end(feature) - offset)
-
-
 def strict_embeds_keys(request: Any, start: int, end: int) -> Keys:
     """The rows that the block's positions use, and which positions those are if not all."""
     key = embeds_key(request, start, end)
@@ -139,24 +139,48 @@ def strict_embeds_keys(request: Any, start: int, end: int) -> Keys:
 
 
 class MediaSweep:
-    """The media items over ascending blocks: O(items + blocks + overlaps) for a whole request."""
+    """The media keys of ascending blocks: O(items + blocks + overlaps) for a whole request."""
 
     def __init__(self, features: Sequence[Any]) -> None:
-        held = (f for f in features if _end(f) > _offset(f))
-        self._features = sorted(held, key=_offset)  # a foreign request's may be in any order
+        items = map(_media_item, features)
+        # A foreign request's may be in any order. Items without length are as if absent.
+        self._items = sorted(item for item in items if item[1])
         self._next = 0
-        self._open: list[Any] = []
+        self._open: list[_Item] = []
+        self._first_end = _NEVER
 
-    def overlapping(self, start: int, end: int) -> list[Any]:
-        """Items with a position in [start, end), by offset, length, modality and identifier."""
-        features = self._features
-        i = self._next
-        while i < len(features) and _offset(features[i]) < end:
-            self._open.append(features[i])
-            i += 1
-        self._next = i
-        self._open = [feature for feature in self._open if _end(feature) > start]
-        return sorted(self._open, key=_sort_key)
+    def keys(self, start: int, end: int) -> list[tuple[Any, ...]]:
+        """Keys of the items with a position in [start, end), in the order of `_Item`.
+
+        The offset in a key is relative to the block, negative if the item began earlier.
+        """
+        if self._first_end <= start:
+            self._open = [item for item in self._open if item[0] + item[1] > start]
+            self._first_end = min((item[0] + item[1] for item in self._open), default=_NEVER)
+        items, number = self._items, self._next
+        while number < len(items) and items[number][0] < end:
+            item = items[number]
+            number += 1
+            if item[0] + item[1] > start:
+                self._open.append(item)
+                self._first_end = min(self._first_end, item[0] + item[1])
+        self._next = number
+        return [
+            ("mm", modality, identifier, offset - start, length)
+            for offset, length, modality, identifier in self._open
+        ]
+
+
+_Item = tuple[int, int, str, str]
+_NEVER = sys.maxsize
+
+
+def _media_item(feature: Any) -> _Item:
+    """Offset, length, modality and identifier: the parts of a key, in the order of keys."""
+    offset = _offset(feature)
+    modality = own(getattr(feature, "modality", ""), "mm_features.modality")
+    identifier = own(feature.identifier, "mm_features.identifier")
+    return offset, _end(feature) - offset, modality, identifier
 
 
 def check_identifiers(request: Any) -> None:
@@ -205,8 +229,3 @@ def _tokens(number: Any) -> int:
 
 def _adapter_text(lora: Any, field: str) -> str:
     return own(getattr(lora, field, ""), f"lora_request.{field}")
-
-
-def _sort_key(feature: Any) -> tuple[Any, ...]:
-    modality = getattr(feature, "modality", "")
-    return _offset(feature), _end(feature), modality, feature.identifier

@@ -157,23 +157,23 @@ class BlockHasher:
         extras: Extras = []
         for begin in range(start, stop, self.block_size):
             end = begin + self.block_size
-            found = [keys.strict_media_key(f, begin) for f in sweep.overlapping(begin, end)]
+            media = sweep.keys(begin, end)
             embeds = keys.strict_embeds_keys(request, begin, end) if has_embeds else ()
-            extras.append((*first, *found, *embeds) or None)
+            extras.append((*first, *media, *embeds) or None)
             first = ()
         return extras
 
     def _vllm_extras(self, request: Any, start: int, stop: int, *, resumed: bool) -> Extras | None:
         schema = self.profile.schema
-        features = getattr(request, "mm_features", None) or ()
+        spans = keys.vllm_media_spans(getattr(request, "mm_features", None) or (), start)
         salt = keys.vllm_salt_keys(request, start, schema.tagged)
         has_embeds = getattr(request, "prompt_embeds", None) is not None
         lora = bool(getattr(request, "lora_request", None))
-        if not (features or salt or lora or has_embeds):
+        if not (spans or salt or lora or has_embeds):
             return None
-        position = keys.vllm_media_start(features, start, schema) if resumed else 0
+        item = keys.vllm_media_start(spans, start, schema) if resumed else 0
         adapter = keys.vllm_lora_keys(request, schema.tagged)
-        if not (features or has_embeds):
+        if not (spans or has_embeds):
             # One tuple for all blocks but the first: kernels encode it once.
             rest = (stop - start) // self.block_size - 1
             return [(*adapter, *salt) or None, *[adapter or None] * rest]
@@ -181,12 +181,14 @@ class BlockHasher:
         extras: Extras = []
         for begin in range(start, stop, self.block_size):
             end = begin + self.block_size
-            media, position = keys.vllm_media_keys(
-                features, begin, end + ahead, position, schema.tagged
-            )
+            media, item = keys.vllm_media_keys(spans, begin, end + ahead, item, schema.tagged)
             if ahead:
-                position = keys.vllm_media_rewind(features, end, position)
-            embeds = keys.vllm_embeds_keys(request, begin, end + ahead, schema.tagged)
+                item = keys.vllm_media_rewind(spans, end, item)
+            embeds = (
+                keys.vllm_embeds_keys(request, begin, end + ahead, schema.tagged)
+                if has_embeds
+                else ()
+            )
             extras.append((*adapter, *media, *salt, *embeds) or None)
             salt = ()
         return extras

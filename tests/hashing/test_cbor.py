@@ -24,6 +24,7 @@ VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=30).map(tup
 @given(VALUES)
 def test_bytes_are_those_of_cbor2_and_decode_to_the_value(value: Any) -> None:
     data = _cbor.encode(value)
+    assert data == _cbor.Encoder().encode(value)
     assert data == cbor2.dumps(value, canonical=True)
     assert as_tuples(cbor2.loads(data)) == value
 

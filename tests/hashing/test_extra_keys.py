@@ -83,13 +83,18 @@ def overlapping(items: list[Any], start: int, end: int) -> list[Any]:
 
 @given(st.data(), st.integers(1, 9))
 def test_the_sweep_finds_what_a_scan_of_all_items_finds(data: Any, block_size: int) -> None:
-    request = Request("r", range(60), mm_features=data.draw(features(60)))
+    items = data.draw(features(60))
     first = data.draw(st.integers(0, 60 // block_size - 1))
-    sweep = MediaSweep(request.mm_features)
+    sweep = MediaSweep(items)
     for start in range(first * block_size, 60 - block_size + 1, block_size):
-        found = sweep.overlapping(start, start + block_size)
-        expected = overlapping(list(request.mm_features), start, start + block_size)
-        assert sorted(found, key=str) == sorted(expected, key=str)
+        expected = sorted(
+            (item.mm_position.offset, item.mm_position.length, item.modality, item.identifier)
+            for item in overlapping(items, start, start + block_size)
+        )
+        assert sweep.keys(start, start + block_size) == [
+            ("mm", modality, identifier, offset - start, length)
+            for offset, length, modality, identifier in expected
+        ]
 
 
 @given(st.data(), st.integers(1, 9))
