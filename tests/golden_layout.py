@@ -20,7 +20,8 @@ from typing import Any
 
 from .golden_layout_convert import Data
 from .golden_layout_ops import Answers
-from .golden_layout_rules import RULES, Difference, Explainer, matches
+from .golden_layout_rules import RULES, Explainer
+from .golden_layout_walk import Difference, matches
 
 PLAIN = "plainly"
 NULL_BLOCK = "with the null block counted"

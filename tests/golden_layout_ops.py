@@ -126,7 +126,8 @@ class Answers(OtherOperations):
         self, layers: dict[str, LayerSpec], data: Data, options: PlanOptions
     ) -> PlanOptions:
         """The reference marks the last layer's group, and only beside DeepSeek-V4 layer tuples."""
-        marked = any(spec.get("format_version") == "deepseek_v4" for spec in data["specs"].values())
+        used = {key for part in data.get("workers", [data]) for _, key in part["layers"]}
+        marked = any(data["specs"][key].get("format_version") == "deepseek_v4" for key in used)
         if not (self.option_data(data)["draft_model"] and marked and layers):
             return options
         groups = group_layers(layers, options)

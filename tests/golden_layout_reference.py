@@ -74,6 +74,31 @@ def reference_merges(first: Data, second: Data) -> bool:
     return all(first[field] == second[field] for field in compared)
 
 
+def loses_its_row(data: Data) -> bool:
+    """Whether a windowed layer gets another row when hybrid groups are off.
+
+    Chunked layers lose their quantisation; a format name means other rows in the latent kind.
+    """
+    if data["kind"] == "chunked_local":
+        return bool(data["quant_mode"] != "none")
+    named = data["cache_format"] == "fp8_ds_mla" and data["format_version"] is None
+    return data["kind"] == "sliding_window_mla" and named
+
+
+def without_hybrid(specs: list[Data]) -> list[Data]:
+    """What windowed layers become beside a layer that keeps every token."""
+    full = [s for s in specs if s["kind"] in (*FULL_KINDS, "mla", "reference_sliding_window")]
+    if not full:
+        return specs
+    dropped = {"reads_by_block_stride": False}
+    made = {
+        "sliding_window": {"kind": "full_attention", **dropped},
+        "chunked_local": {"kind": "full_attention", "quant_mode": "none", **dropped},
+        "sliding_window_mla": {"kind": "mla", "block_size": full[0]["block_size"], **dropped},
+    }
+    return [{**spec, **made.get(spec["kind"], {})} for spec in specs]
+
+
 def _tuples(group: KVCacheGroup) -> int:
     return max(Counter(group.page_sizes).values(), default=0)
 

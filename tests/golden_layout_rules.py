@@ -6,12 +6,11 @@ the reference's value follows from a formula, that formula must give it exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from prefixhash.errors import IncompatibleLayersError, InvalidArgumentError
+from prefixhash.errors import InvalidArgumentError, PrefixHashError
 from prefixhash.layout import (
     KVCacheGroup,
     KVCachePlan,
@@ -23,7 +22,8 @@ from prefixhash.layout import (
 
 from . import golden_layout_reference as reference
 from .golden_layout_convert import LATENT_KINDS, Data
-from .golden_layout_ops import Answers, AnyOf
+from .golden_layout_ops import Answers
+from .golden_layout_walk import Difference, walk
 
 RULES = {
     1: "the null block is reserved in check, longest length, auto-fit and capacity",
@@ -37,16 +37,6 @@ RULES = {
     10: "errors are types with data; other layers beside layer tuples are planned",
     11: "senseless numbers are rejected by name",
 }
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One value that differs; `rule` is None if nothing explains it."""
-
-    rule: int | None
-    path: str
-    ours: Any
-    theirs: Any
 
 
 class Explainer:
@@ -74,35 +64,76 @@ class Explainer:
 
     def _rule_of_our_error(self, exception: Exception) -> int | None:
         if isinstance(exception, InvalidArgumentError):
-            named = ("available_memory", "num_blocks_override", "compress_ratio")
+            numbers = ("available_memory", "num_blocks_override", "compress_ratio")
+            named = (*numbers, "page_size_padded")
             return 11 if exception.argument in named else None
-        if "error" in self._case:
-            by_assertion = self._case["error"]["type"] in ("AssertionError", "ZeroDivisionError")
-            return 10 if by_assertion else self._rule_of_need()
-        if isinstance(exception, IncompatibleLayersError) and self._merges_unequal:
-            return 4
+        theirs = self._case.get("error", {})
+        if theirs.get("category") == "incompatible_page_sizes":
+            # Ours came further, and then lacked memory.
+            return self._rule_of_their_error()
+        if theirs.get("type") in ("AssertionError", "ZeroDivisionError"):
+            return 10
+        for applies, rule in (
+            (self._merges_unequal, 4),
+            (self._has_other_rows, 8),
+            (self._has_others_beside_tuples, 10),
+        ):
+            if applies:
+                return rule
         return self._rule_of_need()
 
     # The reference refuses or breaks.
 
     def _rule_of_their_error(self) -> int | None:
-        category = self._case["error"]["category"]
         if self._input.get("reuse_one_object"):
             return 3
-        if self._has_empty_worker and category in ("internal", "worker_without_layers"):
-            return 5
-        if category == "incompatible_page_sizes":
-            pages = {spec["kind"]: spec.get("page_size_padded") for spec in self._specs}
-            return 6 if "mamba" in pages else 3 if any(pages.values()) else None
-        if category == "inconsistent_workers" and self._has_others_beside_tuples:
-            return 10
-        return self._rule_of_need()
+        category = self._case["error"]["category"]
+        rule = getattr(self, f"_their_{category}", lambda: None)()
+        if rule is None:
+            rule = self._rule_of_need()
+        if rule is None and self._has_other_rows:
+            rule = 8
+        return rule
+
+    def _their_worker_without_layers(self) -> int | None:
+        return 5 if self._has_empty_worker else None
+
+    def _their_internal(self) -> int | None:
+        kinds = {spec["kind"] for spec in self._specs}
+        if "slot_packed_full_attention" in kinds and len(kinds) > 1:
+            # Its merging expects a slot of every layer.
+            return 4
+        return self._their_worker_without_layers()
+
+    def _their_incompatible_page_sizes(self) -> int | None:
+        if self._has_other_rows:
+            return None
+        if any(spec["kind"] == "mamba" for spec in self._specs):
+            return 6
+        padded = any(spec["page_size_padded"] or spec["alignment"] for spec in self._specs)
+        return 3 if padded else None
+
+    def _their_invalid_padding(self) -> int | None:
+        """Other blocks keep the padding of the old ones there."""
+        kept = any(spec["alignment"] or spec["page_size_padded"] for spec in self._specs)
+        return 3 if kept else None
+
+    def _their_unsupported_layer(self) -> int | None:
+        """Whether layers are of one type is asked of the first layer only."""
+        return 4 if self._case["op"] == "classify_specs" else None
+
+    def _their_inconsistent_workers(self) -> int | None:
+        return 10 if self._has_others_beside_tuples else None
+
+    _their_incompatible_layers = _their_inconsistent_workers
 
     # Both answer, or refuse alike.
 
     def _rule_of_value(self, path: str, theirs: Any, ours: Any) -> int | None:
         if "error" in self._case:
             return self._rule_of_need()
+        if path.endswith(".alignment") and theirs is None:
+            return 4
         operation = getattr(self, f"_{self._case['op']}", None)
         rule = operation(path, theirs, ours) if operation else None
         if rule is None and self._has_uneven_state:
@@ -114,11 +145,6 @@ class Explainer:
         if rule is None and self._has_others_beside_tuples:
             rule = 10
         return rule
-
-    def _merge_specs(self, path: str, theirs: Any, ours: Any) -> int | None:
-        alignments = {spec["alignment"] for spec in self._specs}
-        lost = path.endswith("alignment") and theirs is None and alignments == {ours}
-        return 4 if lost else None
 
     def _classify_specs(self, path: str, theirs: Any, ours: Any) -> int | None:
         kinds = {spec["kind"] for spec in self._specs}
@@ -183,8 +209,14 @@ class Explainer:
 
     @cached_property
     def _specs(self) -> list[Data]:
+        """The specs of all layers, in their order; of a table only what is used."""
         fill = self._answers.specs.fill
-        return [fill(spec) for spec in reference.all_specs(self._input)]
+        table = self._input.get("specs")
+        if not isinstance(table, dict):
+            return [fill(spec) for spec in reference.all_specs(self._input)]
+        workers = self._input.get("workers", [self._input])
+        used = dict.fromkeys(key for worker in workers for _, key in worker["layers"])
+        return [fill(table[key]) for key in used]
 
     @cached_property
     def _has_empty_worker(self) -> bool:
@@ -202,7 +234,10 @@ class Explainer:
     @cached_property
     def _merges_unequal(self) -> bool:
         """Whether the reference makes one spec of layers that differ."""
-        first, *others = self._specs or [{}]
+        specs = self._specs
+        if self._answers.option_data(self._input)["disable_hybrid"]:
+            specs = reference.without_hybrid(specs)
+        first, *others = specs or [{}]
         return any(first != other for other in others) and all(
             reference.reference_merges(first, other) for other in others
         )
@@ -222,7 +257,7 @@ class Explainer:
             page = reference.reference_page(data)
             if page is not None and page != self._answers.specs.make(data).content_size_bytes:
                 return True
-            if dropped and data["kind"] == "chunked_local" and data["quant_mode"] != "none":
+            if dropped and reference.loses_its_row(data):
                 return True
         return False
 
@@ -244,6 +279,12 @@ class Explainer:
 
     def _rule_of_need(self) -> int | None:
         """2 if the two formulas of the need differ at all for this input."""
+        try:
+            return self._rule_of_formulas()
+        except PrefixHashError:
+            return None
+
+    def _rule_of_formulas(self) -> int | None:
         op = self._case["op"]
         options = self._answers.options(self._input)
         if op == "check_enough_memory":
@@ -286,23 +327,3 @@ def _outcome(answer: Data) -> Any:
         return answer["output"]
     exception = answer.get("exception")
     return answer["error"] if exception is None else f"{type(exception).__name__}: {exception}"
-
-
-def matches(theirs: Any, ours: Any) -> bool:
-    """Whether our answer has everything that the reference's has, with equal values."""
-    return next(walk(theirs, ours), None) is None
-
-
-def walk(theirs: Any, ours: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(path, their value, our value) of every difference; what only we report is none."""
-    if isinstance(theirs, AnyOf):
-        if not any(matches(choice, ours) for choice in theirs.choices):
-            yield path, theirs, ours
-    elif isinstance(theirs, dict) and isinstance(ours, dict):
-        for key, value in theirs.items():
-            yield from walk(value, ours.get(key, "(nothing)"), f"{path}.{key}".strip("."))
-    elif isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
-        for index, pair in enumerate(zip(theirs, ours, strict=True)):
-            yield from walk(*pair, f"{path}.{index}".strip("."))
-    elif theirs != ours:
-        yield path, theirs, ours

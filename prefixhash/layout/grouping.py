@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from prefixhash.errors import (
     IncompatibleLayersError,
     IncompatiblePageSizesError,
-    UnsupportedCombinationError,
 )
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
@@ -22,7 +21,6 @@ from prefixhash.layout.merge import same_type, try_merge
 from prefixhash.layout.options import PlanOptions
 from prefixhash.layout.specs import (
     ChunkedLocalAttentionSpec,
-    EncoderOnlyAttentionSpec,
     FullAttentionSpec,
     HiddenStateSpec,
     MambaSpec,
@@ -45,10 +43,9 @@ def group_layers(
 
     The order decides the order of groups and slots. Nothing given is changed. Linear in the number
     of layers. Raises `IncompatibleLayersError` or `IncompatiblePageSizesError` where the layers
-    cannot be planned together, `UnsupportedCombinationError` for encoder-only layers.
+    cannot be planned together.
     """
     options = options or PlanOptions()
-    _refuse_encoder_only(layer_specs)
     if not options.hybrid_groups:
         layer_specs = _without_hybrid(layer_specs)
     groups = _group(layer_specs, options)
@@ -125,8 +122,10 @@ def _equal_size_groups(layers: Layers, options: PlanOptions) -> tuple[KVCacheGro
     hidden = {n: spec for n, spec in layers.items() if isinstance(spec, HiddenStateSpec)}
     cached = {n: spec for n, spec in layers.items() if n not in hidden}
     if not cached:
-        # Nothing else sets the page: hidden states are laid out as any other layer.
-        cached, hidden = dict(layers), {}
+        # Nothing else sets the page: the widest hidden states do.
+        widest = max(hidden.values(), key=lambda spec: spec.page_size_bytes)
+        cached = {n: spec for n, spec in layers.items() if spec == widest}
+        hidden = {n: spec for n, spec in hidden.items() if n not in cached}
     buckets: dict[LayerSpec, list[str]] = {}
     for name, spec in unify_page_sizes(cached).items():
         buckets.setdefault(spec, []).append(name)
@@ -170,13 +169,6 @@ def _with_page_size(name: str, spec: LayerSpec, largest: str, page: int) -> Laye
     raise IncompatiblePageSizesError(sizes, problem)
 
 
-def _refuse_encoder_only(layers: Layers) -> None:
-    for name, spec in layers.items():
-        if isinstance(spec, EncoderOnlyAttentionSpec):
-            problem = "encoder-only layers keep nothing between steps: leave them out of the plan"
-            raise UnsupportedCombinationError(name, problem)
-
-
 def _without_hybrid(layers: Layers) -> Layers:
     """All layers as one type: windowed ones keep every token and only record their window."""
     if not layers or try_merge(layers) is not None or same_type(layers.values()):
@@ -216,4 +208,6 @@ def _as_full(spec: LayerSpec, block_size: int) -> LayerSpec:
         return spec
     kept = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
     del kept["chunk" if "chunk" in kept else "window"]
+    # Of no use in a single group, and vLLM drops it, too.
+    del kept["reads_by_block_stride"]
     return convert(**{**kept, **changes})

@@ -60,10 +60,12 @@ def same_type(specs: Iterable[LayerSpec]) -> bool:
     with equally many speculative blocks; or all cross-attention. The order of layers is irrelevant.
     """
     distinct = set(specs)
-    for spec in distinct:
-        if isinstance(spec, EncoderOnlyAttentionSpec):
-            raise UnsupportedCombinationError(spec.kind, "such layers keep nothing: leave them out")
-    return len({spec.type_key for spec in distinct}) == 1
+    if len({spec.type_key for spec in distinct}) > 1:
+        return False
+    if any(isinstance(spec, EncoderOnlyAttentionSpec) for spec in distinct):
+        problem = "such layers keep nothing between steps: leave them out"
+        raise UnsupportedCombinationError("encoder_only", problem)
+    return True
 
 
 def _one_recorded_value(layers: Mapping[str, LayerSpec], field: str) -> object:

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from prefixhash.errors import InconsistentWorkersError, InvalidArgumentError
+from prefixhash.errors import (
+    InconsistentWorkersError,
+    InvalidArgumentError,
+    UnsupportedCombinationError,
+)
 from prefixhash.layout.grouping import group_layers
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import LayerSpec
 from prefixhash.layout.need import Budget, NeedCurve, check_budgets
 from prefixhash.layout.options import PlanOptions
 from prefixhash.layout.packing import BlockLayout, KVCacheTensor, Slot, lay_out_block
+from prefixhash.layout.specs import EncoderOnlyAttentionSpec
 from prefixhash.layout.views import Layouts
 
 if TYPE_CHECKING:
@@ -153,13 +158,16 @@ def plan_workers(
 
     Raises `NotEnoughMemoryError` if a request of `max_model_len` tokens does not fit on a worker
     (with `auto_fit`: if not even one token does), `InconsistentWorkersError` if two workers
-    disagree about a layer, and what `group_layers` raises.
+    disagree about a layer, `UnsupportedCombinationError` for encoder-only layers, and what
+    `group_layers` raises.
     """
     options = options or PlanOptions()
     if len(layer_specs) != len(available_memory):
         problem = f"needs one entry per worker ({len(layer_specs)})"
         raise InvalidArgumentError("available_memory", len(available_memory), problem)
-    groups = group_layers(_merge_workers(layer_specs), options)
+    model = _merge_workers(layer_specs)
+    _refuse_encoder_only(model)
+    groups = group_layers(model, options)
     stages = _Stages(groups, options)
     parts = [stages.part(layers) for layers in layer_specs]
     budgets = {
@@ -213,3 +221,10 @@ def _merge_workers(workers: Sequence[Layers]) -> dict[str, LayerSpec]:
                 problem = f"worker {index} and an earlier one disagree about layer {name!r}"
                 raise InconsistentWorkersError((name, name), "spec", (known, spec), problem)
     return merged
+
+
+def _refuse_encoder_only(layers: Layers) -> None:
+    for name, spec in layers.items():
+        if isinstance(spec, EncoderOnlyAttentionSpec):
+            problem = "encoder-only layers keep nothing between steps: leave them out of the plan"
+            raise UnsupportedCombinationError(name, problem)

@@ -54,7 +54,9 @@ def group_layer_tuples(families: Sequence[Layers]) -> tuple[KVCacheGroup, ...]:
     given specs are left alone.
     """
     if not families or not families[0]:
-        raise IncompatibleLayersError((), "kind", (), "latent layers must come first")
+        first = {name: spec.kind for family in families for name, spec in family.items()}
+        problem = "window-latent layers need latent layers beside them"
+        raise IncompatibleLayersError(tuple(first)[:1], "kind", tuple(first.values())[:1], problem)
     _require_family(families[0], MLAAttentionSpec)
     for family in families[1:]:
         _require_family(family, SlidingWindowMLASpec)
