@@ -31,6 +31,7 @@ from typing import Any, Protocol
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from prefixhash import BlockHasher, BlockPool, HashProfile, PrefixCache, Request
+from prefixhash.hashing import KERNEL
 
 BLOCK_SIZE = 16
 ALGORITHM = "sha256_cbor"
@@ -307,9 +308,8 @@ def main() -> int:
         return subprocess.run([interpreter, *sys.argv], env=environment).returncode
     version = engine_version()
     engine = version is not None
-    print(
-        f"{platform.machine()}, Python {platform.python_version()}, vLLM {version}, median (best)"
-    )
+    python = f"{platform.machine()}, Python {platform.python_version()}"
+    print(f"hash kernel {KERNEL}, {python}, vLLM {version}, CPU time, median (best)")
     pool = pools(args.blocks, args.request_blocks, args.rounds, engine)
     print(table(pool, "ns per block", 1e9 / args.request_blocks))
     admission = admissions(args.blocks, args.tokens, args.rounds, engine)

@@ -78,10 +78,15 @@ def check_unchanged(held: Held, request: CachedRequest, *, tokens: bool = True) 
         raise InvalidRequestError(
             "request_id", request.request_id, "another request of this id holds blocks"
         )
-    if not tokens or not held.num_hashes:
+    if not tokens:
         return
     hashes = request.block_hashes
-    if len(hashes) < held.num_hashes or hashes[held.num_hashes - 1] != held.last_hash:
+    count = held.num_hashes
+    if (
+        request.num_tokens < held.num_known
+        or len(hashes) < count
+        or (count and hashes[count - 1] != held.last_hash)
+    ):
         raise InvalidRequestError(
             "request",
             request.request_id,

@@ -25,9 +25,7 @@ from prefixhash.pool import BlockPool, Event, ResidencySampler
 
 
 class PrefixCache:
-    """Block tables of running requests over one pool, and the prefixes that others can reuse.
-
-    The life of a request:
+    """Block tables of running requests over one pool, and the prefixes that others can reuse:
 
         hit = cache.lookup(request)
         blocks = cache.allocate(request, request.num_tokens - hit.num_tokens, hit)  # None: wait
@@ -36,9 +34,9 @@ class PrefixCache:
         request.append_token_ids(...)               # and on: allocate(request, 1), step, commit
         cache.free(request)
 
-    Commit once per allocated step, in order; a commit may come any number of steps late. What a
-    step computed and had rejected (drafts) is left out of the committed number. Every call is all
-    or nothing.
+    Commit once per allocated step, in order, any number of steps late, and leave out what was
+    rejected (drafts). Before tokens below the committed number are exchanged, preempt the request.
+    Every call is all or nothing.
 
     Args:
         groups: `CacheGroup`s, layer specs, or the groups of a plan; see `CacheGroup`.
@@ -192,6 +190,7 @@ class PrefixCache:
         if admitted is None:
             return None
         held, new = admitted
+        held.seal(hit.num_tokens, self.hash_block_size)
         if not self.pool.enable_caching:
             held.next_publish = sys.maxsize
         self._held[request.request_id] = held
@@ -224,14 +223,15 @@ class PrefixCache:
         held = self._running(request)
         check_commit(held, num_computed_tokens)
         closed, ends = held.steps_until(num_computed_tokens)
+        known = min(num_computed_tokens, request.num_tokens)
         # Most steps of a decode complete no block and have nothing to publish.
         if num_computed_tokens >= held.next_publish and held.generation == self.generation:
             check_hashes(request, self.hash_block_size, self._hasher)
-            self._publisher.publish(held, min(num_computed_tokens, request.num_tokens), ends)
+            self._publisher.publish(held, known, ends)
             held.seal(num_computed_tokens, self.hash_block_size)
         elif self._publisher.has_state:
             held.step_ends.update(ends)
-        held.num_computed = num_computed_tokens
+        held.num_computed, held.num_known = num_computed_tokens, known
         del held.open_steps[:closed]
 
     # -- end -------------------------------------------------------------------------------
@@ -244,19 +244,16 @@ class PrefixCache:
         held = self._held.get(request.request_id)
         if held is not None:
             check_unchanged(held, request, tokens=False)
-            del self._held[request.request_id]
-            self._allocator.release(held)
+            self._allocator.release(self._held.pop(request.request_id))
         self._preempted.discard(request.request_id)
 
     def preempt(self, request: CachedRequest) -> None:
         """Give back all blocks of a request that will be admitted again.
 
-        Raises:
-            InvalidRequestError: the request holds no blocks.
+        Raises InvalidRequestError if the request holds none.
         """
-        held = self._running(request, tokens=False)
-        del self._held[request.request_id]
-        self._allocator.release(held)
+        self._running(request, tokens=False)
+        self._allocator.release(self._held.pop(request.request_id))
         self._preempted.add(request.request_id)
         self._counter.preempted()
 

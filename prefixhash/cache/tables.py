@@ -56,6 +56,8 @@ class Held:
     next_publish: int = 0
     # Where requests with this prefix were seen to part, 0 if nowhere: see CacheHit.
     junction: int = 0
+    # Computed tokens that the request knew then; it must not become shorter than that.
+    num_known: int = 0
     # Number and last of the hashes of computed blocks: they must not change afterwards.
     num_hashes: int = 0
     last_hash: bytes | None = None
@@ -88,6 +90,7 @@ class Held:
         """Remember the hash of the last computed block: tokens before it must not change now."""
         hashes = self.request.block_hashes
         count = min(num_computed // hash_block_size, len(hashes))
+        self.num_known = max(self.num_known, count * hash_block_size)
         if count > self.num_hashes:
             self.num_hashes = count
             self.last_hash = hashes[count - 1]

@@ -172,6 +172,28 @@ def test_allocate_refuses_a_request_that_was_cut() -> None:
     assert start(cache, request) == 16
 
 
+def test_allocate_refuses_a_cut_inside_the_hit() -> None:
+    cache = PrefixCache.single(10, 16)
+    run(cache, range(50))
+    request = ask(cache, range(50))
+    assert cache.allocate(request, 2, cache.lookup(request)) is not None
+    request.truncate(20)
+    request.append_token_ids(range(70, 110))
+    with pytest.raises(InvalidRequestError, match="preempt"):
+        cache.commit(request, 50)
+
+
+def test_allocate_refuses_a_cut_inside_the_last_block() -> None:
+    cache = PrefixCache.single(10, 16)
+    request = ask(cache, range(30))
+    start(cache, request)
+    request.truncate(20)  # no hash is lost, but KV of tokens 20 to 29 would be taken for others'
+    with pytest.raises(InvalidRequestError, match="preempt"):
+        cache.allocate(request, 1)
+    with pytest.raises(InvalidRequestError, match="preempt"):
+        cache.commit(request, 30)
+
+
 def test_allocate_cross_attention_once() -> None:
     cross = CacheGroup("cross_attention", 16)
     cache = PrefixCache([full(16), cross, CacheGroup("encoder_only", 16)], 20)
