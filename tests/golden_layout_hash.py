@@ -12,6 +12,7 @@ from prefixhash.hashing.extra_keys import (
     vllm_embeds_keys,
     vllm_lora_keys,
     vllm_media_keys,
+    vllm_media_spans,
     vllm_salt_keys,
 )
 
@@ -54,7 +55,9 @@ def _media(features: list[Any], start: int, end: int, index: int) -> tuple[Any, 
     first = index + len(features) if index < 0 else index
     if first < 0:
         raise InvalidArgumentError("mm_index", index, f"there are {len(features)} items")
-    keys, following = vllm_media_keys(features, start, end, first, tagged=False)
+    keys, following = vllm_media_keys(
+        vllm_media_spans(features, start), start, end, first, tagged=False
+    )
     return keys, index if following == first else following
 
 
