@@ -111,7 +111,7 @@ def _loss_table(report: ReplayReport) -> PageTable:
     ]
     whole = losses.prompt or 1
     rows = [[label, count(tokens), percent(tokens / whole)] for label, tokens in parts]
-    known = f" (known to {losses.grain} tokens, a block of the ids)" if losses.grain > 1 else ""
+    known = f" (known to {losses.grain} tokens)" if losses.grain > 1 else ""
     return PageTable(f"Where the prompt tokens go{known}", ["", "tokens", "share"], rows)
 
 

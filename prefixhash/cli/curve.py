@@ -101,7 +101,9 @@ def run(args: argparse.Namespace) -> int:
         else:
             out.write(f"{title}: format {heading['format']}{detected}\n{_sizes(curve)}\n")
             _print(curve, points, bytes_per_block, out)
-    _draw(args, picture, _tables_of(curve, points, bytes_per_block))
+    # Distances and working set are drawn there.
+    tables = [_capacity_table(curve, points, bytes_per_block), _group_table(curve)]
+    _draw(args, picture, [table for table in tables if table is not None])
     return 0
 
 

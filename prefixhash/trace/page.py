@@ -23,7 +23,8 @@ p.note { color: #444; }
 _HEADINGS = {
     "curve": "Hit rate by capacity",
     "over_time": "Hit rate over time",
-    "reuse_distances": "Reuse distances",
+    "reuse_distances": "Reuse distances: the capacity that a hit needs",
+    "working_set": "Working set",
 }
 
 

@@ -61,7 +61,7 @@ class Picture:
 
 
 def save_plot(picture: Picture, path: str | Path) -> None:
-    """Draws curve, hit rate over time and reuse distances into a .png, .svg or .pdf file."""
+    """Draws the panels that there is data for, one below the other, into a picture file."""
     with _matplotlib_rc():
         panels = _panels(picture)
         figure = _figure(8.0, 3.2 * len(panels))
@@ -95,7 +95,10 @@ def _panels(picture: Picture) -> dict[str, Callable[[Any, Picture], None]]:
         "curve": draw_curve,
         "over_time": draw_over_time,
         "reuse_distances": draw_reuse_distances,
+        "working_set": draw_working_set,
     }
+    if not picture.curve.working_set.samples:
+        del panels["working_set"]
     if not any(series.bins for _, series in _lines(picture)):
         del panels["over_time"]
     return panels
@@ -237,6 +240,34 @@ def draw_reuse_distances(axes: Any, picture: Picture) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: _short(value))
     axes.grid(axis="x", visible=False)
     axes.set_title("Reuse distances: the capacity that a hit needs", loc="left")
+
+
+def draw_working_set(axes: Any, picture: Picture) -> None:
+    """Distinct blocks in use: among the last requests, and since the start."""
+    working_set = picture.curve.working_set
+    samples = working_set.samples
+    timed = all(sample.timestamp is not None for sample in samples)
+    x = [(s.timestamp or 0.0) / 60 if timed else s.request for s in samples]
+    lines = [
+        (f"last {window:,} requests", [s.recent[place] for s in samples])
+        for place, window in enumerate(working_set.windows)
+    ]
+    lines.append(("all requests so far", [s.distinct for s in samples]))
+    for place, (label, blocks) in enumerate(lines):
+        axes.plot(
+            x,
+            [n * picture.blocks_scale for n in blocks],
+            linestyle=_STYLES[place],
+            color=_COLOURS[place],
+            linewidth=1.3,
+            label=label,
+        )
+    axes.set_ylim(0, None)
+    axes.yaxis.set_major_formatter(lambda value, _: _short(value))
+    axes.set_xlabel("time (minutes)" if timed else "request")
+    axes.set_ylabel("distinct blocks")
+    axes.set_title("Working set", loc="left")
+    _add_legend(axes)
 
 
 def _short(value: float) -> str:

@@ -138,7 +138,7 @@ def test_pictures_and_page(
     ok(capsys, *options, "--plot", png, "--html", page)
     assert png.read_bytes()[:4] == b"\x89PNG"
     html = page.read_text()
-    assert html.count("<svg") == 3
+    assert html.count("<svg") == 4
     assert "<script" not in html
     assert not re.search(r'(?:src|href)="(?!#)', html), "the page fetches nothing"
     ids = re.findall(r'\bid="([^"]+)"', html)

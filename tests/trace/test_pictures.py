@@ -50,7 +50,12 @@ def test_a_page_escapes_what_it_is_given() -> None:
 
 
 def test_a_sampled_curve_has_no_panel_over_time(tmp_path: Path) -> None:
-    assert list(_panels(picture())) == ["curve", "over_time", "reuse_distances"]
+    assert list(_panels(picture())) == [
+        "curve",
+        "over_time",
+        "reuse_distances",
+        "working_set",
+    ]
     assert list(_panels(picture(sample=0.9))) == ["curve", "reuse_distances"]
     save_plot(picture(sample=0.9, bytes_per_block=1 << 20), tmp_path / "p.svg")
     assert (tmp_path / "p.svg").read_text().startswith("<?xml")
