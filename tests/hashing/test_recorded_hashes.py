@@ -42,6 +42,6 @@ def hashes(case: dict[str, Any], version: str, algorithm: str) -> list[bytes]:
 
 def test_the_recorded_cases_reach_every_part_of_a_key() -> None:
     for part in ("lora", "salt", "media", "embeds", "mask"):
-        assert sum(bool(case.get(part)) for case in CASES) > 10
-    assert sum(bool(case.get("media") and case["lookahead"]) for case in CASES) > 10
-    assert sum(bool(case.get("embeds") and case["lookahead"]) for case in CASES) > 10
+        assert sum(bool(case.get(part)) for case in CASES) >= 8
+    assert sum(bool(case.get("media") and case["lookahead"]) for case in CASES) >= 8
+    assert sum(bool(case.get("embeds") and case["lookahead"]) for case in CASES) >= 8
