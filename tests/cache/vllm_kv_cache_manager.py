@@ -16,6 +16,8 @@ Where the two differ on purpose, the workload or the comparison says so:
   test_drop_at_the_start_of_a_prompt). Windows here are as long as the alignment.
 * With sparse retention vLLM keeps nothing for requests that part inside the last unit (PC-070), and
   a state that is no snapshot of its hash if a step ends between block ends; not compared.
+* A whole sequence with states needs two of them at once (the one that a step reads, the one that it
+  writes); vLLM admits it with one. Not compared: whole sequences beside states.
 * vLLM frees blocks that left the window even when a step is refused; a refused step changes
   nothing here, and the workload calls `trim()`.
 """
@@ -151,7 +153,7 @@ class Pair:
         self.counts["hit_tokens"] += num_hit
         left = request.num_tokens - num_hit
         new = self.chunk(request, min(left, self.random.choice((16, 64, 600))), hit)
-        whole = self.random.random() < 0.3 and self.ours.groups[0].kind != "sliding_window"
+        whole = self.random.random() < 0.3 and not self.has_state
         mine = self.ours.allocate(request, new, hit, whole_sequence=whole)
         other = self.theirs.allocate_slots(
             request,
