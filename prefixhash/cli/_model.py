@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from prefixhash.cli._traces import clear_errors, positive
 
@@ -28,7 +29,19 @@ def bytes_per_block(args: argparse.Namespace, block_size: int) -> int | None:
         return None
     from prefixhash import layout
 
+    serving = {"block_size": block_size, "tensor_parallel": args.tp, "kv_dtype": args.kv_dtype}
     with clear_errors(args.model):
-        return layout.bytes_per_block(
-            args.model, block_size, tensor_parallel=args.tp, kv_dtype=args.kv_dtype
+        model = layout.read_model_config(args.model, **serving)
+        _note_other_layers({type(spec).__name__ for spec in model.specs.values()})
+        return layout.bytes_per_block(args.model, **serving)
+
+
+def _note_other_layers(kinds: set[str]) -> None:
+    others = sorted(kinds - {"FullAttentionSpec", "MLAAttentionSpec"})
+    if others:
+        names = ", ".join(name.removesuffix("Spec") for name in others)
+        print(
+            f"note: the model has {names} layers, too; GiB count all its layers, "
+            "hits are those of full attention",
+            file=sys.stderr,
         )

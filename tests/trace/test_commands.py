@@ -123,6 +123,36 @@ def test_token_traces_replay_and_curve(tmp_path: Path, capsys: pytest.CaptureFix
     assert replayed["results"][0]["hit_rate"] == curve["ceiling"] > 0
 
 
+def test_gib_are_blocks_of_a_model(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.json"
+    fields = {"hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 4}
+    fields |= {"num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 4096}
+    llama = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float16"}
+    config.write_text(json.dumps({**llama, **fields}))
+    model = ("--trace-block-size", 64, "--model", config, "--capacity", "64MiB,inf")
+    # K and V, 4 layers, 2 heads of 64 16-bit values, 64 tokens: 128 KiB a block.
+    for command, key in (("curve", "capacities"), ("replay", "results")):
+        data = data_of(capsys, command, trace, *model)
+        first = data[key][0]
+        assert first.get("blocks", first.get("capacity_blocks")) == 512
+        assert "64.00 MiB" in ok(capsys, command, trace, *model)
+    halved = data_of(capsys, "curve", trace, *model, "--tp", 2)
+    assert halved["bytes_per_block"] == 64 << 10
+    assert main(["curve", str(trace), "--trace-block-size", "64", "--model", "no.json"]) == 1
+    assert "no.json: no such file or directory" in capsys.readouterr().err
+
+
+def test_a_model_with_other_layers_gets_a_note(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Path(__file__).parents[1] / "data" / "configs" / "gemma-3-27b-it.json"
+    argv = ["curve", str(trace), "--trace-block-size", "64", "--model", str(config), "--json"]
+    assert main(argv) == 0
+    assert "note: the model has SlidingWindow layers" in capsys.readouterr().err
+
+
 def test_synth_is_seeded(capsys: pytest.CaptureFixture[str]) -> None:
     first = ok(capsys, "synth", "--sessions", 3, "--turns", 2, "--seed", 7)
     assert ok(capsys, "synth", "--sessions", 3, "--turns", 2, "--seed", 7) == first
