@@ -33,7 +33,7 @@ class HashChain:
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
-        self._encoded = _EncodedIds()
+        self._encoded: dict[int, bytes] = {}
 
     def __call__(
         self,
@@ -66,7 +66,7 @@ class HashChain:
     ) -> list[bytes]:
         # The key is an array of three, of which only the parent is unknown before its turn. The
         # rest of every key is joined by C-level iterators, which leaves a loop that only hashes.
-        ids = map(self._encoded.__getitem__, token_ids)
+        ids = iter(self._encode(token_ids))
         head = repeat(_cbor.head(_cbor.ARRAY, block_size))
         tails = repeat(_cbor.NULL) if extras is None else _encoded(extras)
         rests = map(b"".join, zip(head, *[ids] * block_size, tails))  # noqa: B905  # head is endless
@@ -87,6 +87,20 @@ class HashChain:
                 append(digest)
                 key = start + digest
         return digests
+
+    def _encode(self, token_ids: Sequence[int]) -> list[bytes]:
+        """The CBOR bytes of each id, from a memo that whole calls fill and replace."""
+        encoded = self._encoded
+        try:
+            return list(map(encoded.__getitem__, token_ids))
+        except KeyError:
+            new = set(token_ids).difference(encoded)
+        if len(encoded) + len(new) > _MEMO_LIMIT:
+            # A new memo, since other threads may be reading the old one.
+            encoded = self._encoded = {}
+            new = set(token_ids)
+        encoded.update(_encode_ids(new))
+        return list(map(encoded.__getitem__, token_ids))
 
     def _chain_pickle(
         self,
@@ -116,11 +130,8 @@ def _encoded(extras: Iterable[tuple[Any, ...] | None]) -> Iterator[bytes]:
         yield data
 
 
-class _EncodedIds(dict[int, bytes]):
-    """Token id -> its CBOR bytes, filled on demand up to a limit."""
-
-    def __missing__(self, token_id: int) -> bytes:
-        encoded = _cbor.head(_cbor.UNSIGNED, token_id)
-        if len(self) < _MEMO_LIMIT:
-            self[token_id] = encoded
-        return encoded
+def _encode_ids(token_ids: Iterable[int]) -> dict[int, bytes]:
+    """Token id -> its CBOR bytes; most ids of large vocabularies take the four-byte form."""
+    wide = {i: b"\x1a" + i.to_bytes(4, "big") for i in token_ids if 0xFFFF < i <= 0xFFFFFFFF}
+    rest = {i: _cbor.head(_cbor.UNSIGNED, i) for i in token_ids if i not in wide}
+    return wide | rest

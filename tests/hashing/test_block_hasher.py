@@ -24,7 +24,7 @@ from prefixhash import (
     PlaceholderRange,
     Request,
 )
-from prefixhash.hashing import ALGORITHMS
+from prefixhash.hashing import ALGORITHMS, _chain_py
 
 IDS = st.lists(st.integers(0, 2**63 - 1), max_size=80)
 ALL_PROFILES = [
@@ -225,3 +225,22 @@ def test_coarse_hashes_say_nothing_of_the_hashes_of_their_own_size() -> None:
     assert CoarseBlockHashes(BlockHasher(16).hash_tokens(ids), 2) != BlockHasher(32).hash_tokens(
         ids
     )
+
+
+@given(st.lists(st.lists(st.integers(0, 40), min_size=4, max_size=12), max_size=8))
+def test_a_full_memo_of_ids_changes_no_hash(prompts: list[list[int]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_chain_py, "_MEMO_LIMIT", 10)
+        chain = _chain_py.HashChain(ALGORITHMS["sha256_cbor"])
+        profile = HashProfile.strict()
+        for ids in prompts:
+            ours = chain.hash_tokens(profile.root, ids, 4)
+            assert ours == reference_chain(profile, ids)
+
+
+def reference_chain(profile: HashProfile, ids: list[int]) -> list[bytes]:
+    digests = [profile.root]
+    for start in range(0, len(ids) - 3, 4):
+        key = (digests[-1], tuple(ids[start : start + 4]), None)
+        digests.append(profile.algorithm.hash(key))
+    return digests[1:]
