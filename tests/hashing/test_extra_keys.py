@@ -281,3 +281,41 @@ def test_persistent_keys_are_not_made_of_identifiers_of_one_process() -> None:
     assert (
         len(Request("r", range(4), mm_features=[item], block_hasher=in_process).block_hashes) == 1
     )
+
+
+def test_one_request_hashed_by_two_profiles_keeps_their_digests_apart() -> None:
+    # vLLM's digest covers all rows of a block, the strict one those that positions use.
+    rows, mask = torch.arange(16.0).reshape(8, 2), [True, False, True, True] * 2
+    profiles = [STRICT, HashProfile.vllm("0.33"), STRICT]
+    request = Request("r", range(8), prompt_embeds=rows, prompt_is_token_ids=mask)
+    together = [BlockHasher(4, profile)(request) for profile in profiles]
+    apart = [
+        BlockHasher(4, profile)(
+            Request("r", range(8), prompt_embeds=rows, prompt_is_token_ids=mask)
+        )
+        for profile in profiles
+    ]
+    assert together == apart
+
+
+@pytest.mark.parametrize(("version", "expected"), [("0.25", (("b", -2),)), ("0.33", None)])
+def test_extra_keys_of_decoded_blocks_follow_the_releases_walk(version: str, expected: Any) -> None:
+    # Up to 0.30 a call for decoded tokens looks at the last item alone.
+    hasher = BlockHasher(4, HashProfile.vllm(version, "sha256_cbor", "0"))
+    items = [feature("a", 0, 6), feature("b", 2, 4)]
+    request = Request("r", range(6), mm_features=items, block_hasher=hasher)
+    request.append_token_ids([6, 7])
+    keys = hasher.extra_keys(request, 1)
+    assert keys == (expected or (("mm", "a", -4), ("mm", "b", -2)))
+    parent, tokens = request.block_hashes[0], (4, 5, 6, 7)
+    assert request.block_hashes[1] == hasher.profile.algorithm.hash((parent, tokens, keys))
+
+
+def test_identifiers_of_one_process_are_refused_in_foreign_requests() -> None:
+    item = feature("renderer0-mm-1-image-0", 0, 4)
+    foreign = SimpleNamespace(
+        block_hashes=[], num_tokens=4, all_token_ids=[1, 2, 3, 4], mm_features=[item]
+    )
+    with pytest.raises(InvalidRequestError, match="local to one process"):
+        BlockHasher(4)(foreign)
+    assert len(BlockHasher(4, HashProfile.vllm("0.33"))(foreign)) == 1

@@ -169,3 +169,14 @@ def test_an_image_is_the_same_before_and_after_it_was_read(suffix: str, tmp_path
     palette_image([0, 0, 0, 255, 0, 0]).save(path)
     with Image.open(path) as image:
         assert media_identifier(image) == media_identifier(image)
+
+
+def test_the_mode_of_a_palette_counts() -> None:
+    colours = bytes([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])
+    images = []
+    for mode in ("RGB", "RGBA"):
+        image = Image.new("P", (2, 2), 1)
+        image.putpalette(colours, mode)
+        images.append(image)
+    assert images[0].palette.palette == images[1].palette.palette
+    assert len({media_identifier(image) for image in images}) == 2
