@@ -5,4 +5,5 @@ from __future__ import annotations
 # Room -> its modules that have a compiled twin, in the folder of that name beside this file.
 TWINS: dict[str, tuple[str, ...]] = {
     "pool": ("arguments", "block_pool", "index", "state"),
+    "trace": ("_stack",),
 }

@@ -8,6 +8,10 @@ caches of several sizes, `hit_rate_curve` gives the LRU hit rate at every size i
 
 from __future__ import annotations
 
+from prefixhash._compiled import prefer_twins
+
+prefer_twins(__path__, "trace")
+
 from prefixhash.trace.curve import HitRateCurve, hit_rate_curve
 from prefixhash.trace.definitions import DEFINITIONS, Definition, find_definition
 from prefixhash.trace.event_check import EventReport, check_events
