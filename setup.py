@@ -99,7 +99,7 @@ class BuildKernels(build_ext):
     def build_extensions(self) -> None:
         if self.compiler.compiler_type == "unix" and "-O" not in os.environ.get("CFLAGS", ""):
             for extension in self.extensions:
-                extension.extra_compile_args.append("-O3")
+                extension.extra_compile_args += ["-O3", "-g0"]
         wanted = wanted_features()
         for name in FEATURES:
             self.add_feature(name, wanted)

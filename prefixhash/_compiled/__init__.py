@@ -46,7 +46,9 @@ def _load() -> tuple[ModuleType | None, str]:
         return None, f"{SWITCH}=1"
     try:
         return import_module("prefixhash._compiled.native"), ""
-    except ImportError as error:
+    except ModuleNotFoundError:
+        return None, _missing("the C kernel is not built")
+    except ImportError as error:  # built, but a library that it needs is not here
         return None, _missing(str(error))
 
 
@@ -56,7 +58,7 @@ def why_no_twins(room: str) -> str:
         return f"{SWITCH}=1"
     for module in TWINS[room]:
         if not any((_HOME / room / f"{module}{suffix}").exists() for suffix in EXTENSION_SUFFIXES):
-            return _missing(f"{room}/{module}.py is not compiled")
+            return _missing(f"{room}/{module}.py is not built")
     return ""
 
 

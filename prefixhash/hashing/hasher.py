@@ -60,7 +60,9 @@ class BlockHasher:
         """Hashes of the full blocks of bare tokens: no adapter, media or salt.
 
         For routers. `token_ids` is whatever `Request` takes; `parent` the hash of the block before
-        them, or None at the start of a prompt.
+        them, or None at the start of a prompt. The compiled kernel reads buffers (`array`, numpy,
+        memoryview, CPU tensors) without a copy and hashes 64 blocks or more without the GIL: do
+        not write to a buffer while it is hashed.
         """
         if parent is None:
             parent = self.profile.root

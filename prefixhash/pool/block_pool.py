@@ -29,7 +29,8 @@ class BlockPool(PoolState):
     Every call is all or nothing: one that raises has changed nothing, not even the order of reuse.
     A hash is any hashable value but None; the same hash in two groups is two keys. With
     `enable_caching=False` nothing is ever findable: `cache` does nothing, lookups miss.
-    Costs are per block of a call and do not depend on the size of the pool.
+    Costs are per block of a call and do not depend on the size of the pool. A pool is not safe to
+    share between threads: it belongs to one scheduler.
 
     Args:
         num_blocks: number of blocks, the null block included; at least 1.

@@ -108,11 +108,14 @@ def test_long_prompts_hash_alike(make_chain: Any, algorithm: Algorithm, count: i
     assert make_chain(algorithm).hash_tokens(b"\0" * 32, ids, 16) == expected
 
 
+_LATE = "one object, twice"
 ODD_EXTRAS = [
     ("s" * 70_000,),  # a pickle of several frames
     (b"b" * 65_536,),
     tuple("t" * 300 for _ in range(400)),
     tuple(str(i) for i in range(300)),  # more memo entries than the kernel keeps
+    tuple("u" * 700 + str(i) for i in range(100)),  # several frames of short texts
+    ("first", *(f"text {i}" for i in range(300)), *[_LATE] * 2),  # a back reference past 255
     (True, False),
     (2**63, -(2**63) - 1),
     ((((((((((((((((((("deep",),),),),),),),),),),),),),),),),),),),
@@ -126,6 +129,15 @@ def test_unusual_extras_hash_by_the_rule(
     extras = [None, extra, extra]
     expected = published(algorithm, b"p", [1, 2, 3], 1, extras)
     assert make_chain(algorithm)(b"p", array("q", [1, 2, 3]), 1, extras) == expected
+
+
+def test_a_pickle_is_cut_into_frames_where_the_pickler_cuts_it(make_chain: Any) -> None:
+    algorithm = ALGORITHMS["sha256"]
+    chain = make_chain(algorithm)
+    for length in range(35_400, 35_520):  # the key passes 64 KiB in between
+        extras = [("a" * 30_000, "b" * length, "c")]
+        expected = published(algorithm, b"p" * 32, [1], 1, extras)
+        assert chain(b"p" * 32, array("q", [1]), 1, extras) == expected
 
 
 def test_an_object_that_occurs_twice_is_written_as_pickle_does(make_chain: Any) -> None:
@@ -227,6 +239,7 @@ def test_token_array_refuses_what_is_no_token_id(read_ids: Any, name: str) -> No
 def test_token_array_copies_nothing_that_is_good(read_ids: Any) -> None:
     good = array("q", [1, 2])
     assert read_ids(good, "ids") is good
+    good.append(3)  # no view of it was kept
     other = array("l", [1, 2])
     assert read_ids(other, "ids") is not other
     assert len(read_ids([], "ids")) == len(read_ids(array("q"), "ids")) == 0
