@@ -34,11 +34,15 @@ class Prepared:
 
 @dataclass(slots=True)
 class Admission:
-    """What a cache did for a request: `value` in the definition's unit; `handle` ends it."""
+    """What a cache did for a request: `value` in the definition's unit; `handle` ends it.
+
+    `saved`: tokens of the prompt that were hit, where there is a handle.
+    """
 
     value: float
     handle: Any = None
     oversize: bool = False
+    saved: int = 0
 
 
 class Cache(Protocol):
@@ -51,6 +55,10 @@ class Cache(Protocol):
 
     def start(self, prepared: Prepared) -> Admission | None:
         """Looks the request up and takes it in; None where a running one has to end first."""
+        ...
+
+    def computed(self, handle: Any) -> None:
+        """The prompt is computed: others may find its blocks."""
         ...
 
     def end(self, handle: Any) -> None:
@@ -76,8 +84,22 @@ class PolicyCache:
         self.seconds += perf_counter() - begin
         return Admission(weights.value(hits))
 
+    def computed(self, handle: Any) -> None:
+        pass
+
     def end(self, handle: Any) -> None:
         pass
+
+
+@dataclass(slots=True)
+class _Held:
+    """The blocks of a running request, and what they will be known by: prompt, then output."""
+
+    blocks: list[int]
+    fresh: list[int]
+    hashes: list[int]
+    output: list[int]
+    output_hashes: list[tuple[int, int]]
 
 
 class PoolCache:
@@ -116,36 +138,52 @@ class PoolCache:
         finally:
             self.seconds += perf_counter() - begin
 
-    def end(self, handle: Any) -> None:
+    def computed(self, handle: _Held) -> None:
         begin = perf_counter()
-        blocks, fresh, hashes = handle
-        pool = self._pool
-        if hashes:
-            pool.cache(fresh, hashes)
-        pool.free(blocks if self._head_first else blocks[::-1])
+        self._pool.cache(handle.fresh, handle.hashes)
+        self.seconds += perf_counter() - begin
+
+    def end(self, handle: _Held) -> None:
+        begin = perf_counter()
+        if handle.output_hashes:
+            self._pool.cache(handle.output, handle.output_hashes)
+        self._pool.free(handle.blocks if self._head_first else handle.blocks[::-1])
         self.seconds += perf_counter() - begin
 
     def _start(self, prepared: Prepared) -> Admission | None:
         weights = prepared.weights
-        needed = self._needed(prepared)
+        output = prepared.source.output_tokens if self._commit_output else 0
+        needed = self._needed(prepared, output)
         cached = weights.cached
         oversize = needed > self._usable
+        if oversize and self._reject:
+            return Admission(0.0, None, True)
         if oversize:
-            if self._reject:
-                return Admission(0.0, None, True)
-            needed, cached = self._usable, min(cached, self._usable - 1)
+            # What fits of the prompt, and no output.
+            output = 0
+            needed = min(self._needed(prepared, 0), self._usable)
+            cached = min(cached, self._usable - 1)
+        if not prepared.source.num_tokens:
+            return Admission(0.0, None, oversize)
         pool = self._pool
         hits = pool.longest_prefix(prepared.ids[: self._findable(weights, cached)])
         if needed > pool.num_free_blocks and self._lacking(needed, hits):
             return None
         pool.touch(hits)
         blocks = hits + pool.allocate(needed - len(hits))
-        pool.cache(blocks[len(hits) : cached], prepared.ids[len(hits) : cached])
-        output = self._output_hashes(prepared, len(blocks))
         # The blocks that the output fills follow the prompt's full ones.
         first = prepared.source.num_tokens // self._block_size
-        handle = (blocks, blocks[first : first + len(output)], output)
-        return Admission(weights.value(len(hits)), handle, oversize)
+        last = (prepared.source.num_tokens + output) // self._block_size if output else first
+        handle = _Held(
+            blocks,
+            blocks[len(hits) : cached],
+            prepared.ids[len(hits) : cached],
+            blocks[first:last],
+            # Nobody else's prompt has them.
+            [(prepared.index, place) for place in range(first, last)],
+        )
+        saved = min(len(hits) * self._block_size, prepared.source.num_tokens)
+        return Admission(weights.value(len(hits)), handle, oversize, saved)
 
     def _lacking(self, needed: int, hits: list[int]) -> bool:
         # Blocks of the hit that nobody holds are taken from the free ones as well.
@@ -158,19 +196,9 @@ class PoolCache:
         """How many of the prompt's blocks may be looked up: those that would count."""
         return min(cached, weights.cached if weights.last else weights.limit)
 
-    def _needed(self, prepared: Prepared) -> int:
-        source = prepared.source
-        tokens = source.num_tokens + (source.output_tokens if self._commit_output else 0)
+    def _needed(self, prepared: Prepared, output: int) -> int:
+        tokens = prepared.source.num_tokens + output
         return max(-(-tokens // self._block_size), len(prepared.ids))
-
-    def _output_hashes(self, prepared: Prepared, num_blocks: int) -> list[tuple[int, int]]:
-        """Names of the full blocks that the output completes; nobody else's prompt has them."""
-        if not self._commit_output:
-            return []
-        source = prepared.source
-        first = source.num_tokens // self._block_size
-        last = (source.num_tokens + source.output_tokens) // self._block_size
-        return [(prepared.index, place) for place in range(first, min(last, num_blocks))]
 
 
 def check_oversize(oversize: str) -> None:

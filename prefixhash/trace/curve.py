@@ -203,7 +203,15 @@ def hit_rate_curve(
         builder = CurveBuilder(definition, size, head_first, warmup)
     for request in HashedTrace(trace, size):
         builder.add(request)
-    return builder.finish()
+    curve = builder.finish()
+    check_warmup(warmup, curve.num_requests)
+    return curve
+
+
+def check_warmup(warmup: int, num_requests: int) -> None:
+    """Raises `InvalidArgumentError` where nothing is left to count."""
+    if 0 < num_requests <= warmup:
+        raise InvalidArgumentError("warmup", warmup, f"leaves out all {num_requests} requests")
 
 
 def _check(order: str, warmup: int, sample: float) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from prefixhash.cache import PrefixCache
+from prefixhash.errors import InvalidArgumentError
 from prefixhash.hashing import BlockHasher
 from prefixhash.request import LoRARequest, MultiModalFeature, PlaceholderRange, Request
 from prefixhash.trace.caches import Admission, Prepared, check_oversize, check_pool_size
@@ -16,6 +17,7 @@ from prefixhash.trace.records import TokenPrompt, TraceRequest
 # Above every token that a trace can name by its dense block numbers.
 _UNRECORDED = 1 << 40
 _OUTPUT = 1 << 41
+_MOST_TOKENS = 1 << 28
 
 
 class RequestHasher:
@@ -78,14 +80,20 @@ def tokens_of_blocks(
     Different ids give different tokens and equal ids equal ones, which is all that matters to a
     cache. A last block that was not recorded is unknown, so it is taken to be this request's own
     (`index`).
+
+    Raises `InvalidArgumentError` above 2^28 tokens (2 GiB): more than any model reads.
     """
+    if num_tokens > _MOST_TOKENS:
+        raise InvalidArgumentError(
+            "num_tokens", num_tokens, f"of request {index} are too many to make: use --ids"
+        )
     tokens = array("q")
-    for number in numbers:
+    whole = num_tokens // block_size
+    for number in numbers[:whole]:
         tokens.extend(array("q", [number]) * block_size)
-    missing = num_tokens - len(tokens)
-    if missing > 0:
-        tokens.extend(array("q", [_UNRECORDED + index]) * missing)
-    del tokens[num_tokens:]
+    # The partial last block, or all that was not recorded.
+    last = numbers[whole] if len(numbers) > whole else _UNRECORDED + index
+    tokens.extend(array("q", [last]) * (num_tokens - len(tokens)))
     return tokens
 
 
@@ -195,6 +203,11 @@ class EngineCache:
         self.seconds += perf_counter() - begin
         return admission
 
+    def computed(self, handle: _Running) -> None:
+        begin = perf_counter()
+        self._cache.commit(handle.request, handle.request.num_tokens)
+        self.seconds += perf_counter() - begin
+
     def end(self, handle: _Running) -> None:
         request = handle.request
         begin = perf_counter()
@@ -213,5 +226,5 @@ class EngineCache:
         new = request.num_tokens - hit.num_tokens
         if cache.allocate(request, new, hit, num_output) is None:
             return None
-        cache.commit(request, request.num_tokens)
-        return Admission(hit.num_tokens, _Running(request, num_output, index), oversize)
+        handle = _Running(request, num_output, index)
+        return Admission(hit.num_tokens, handle, oversize, hit.num_tokens)

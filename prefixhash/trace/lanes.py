@@ -23,11 +23,10 @@ class Lane:
 
     def serve(self, prepared: Prepared, turn: int | None) -> None:
         source = prepared.source
-        end = self._cache.end
-        self._holding.before(source, end)
+        self._holding.before(source, self._cache)
         admission = self._admit(prepared)
         if admission.handle is not None:
-            self._holding.started(admission.handle, source, end)
+            self._holding.started(admission.handle, source, admission.saved, self._cache)
         self.result.oversize += admission.oversize
         self.result.meter.add(prepared.index, source, turn, admission.value, prepared.weights.total)
 
@@ -36,7 +35,7 @@ class Lane:
             admission = self._cache.start(prepared)
             if admission is not None:
                 return admission
-            if not self._holding.make_room(self._cache.end):
+            if not self._holding.make_room(self._cache):
                 # Nothing runs and it does not fit: it never will.
                 return Admission(0.0, None, True)
 
@@ -64,6 +63,9 @@ class Unbounded:
     def start(self, prepared: Prepared) -> Admission:
         shared = self._shared[prepared.index]
         return Admission(shared // self._block_size * self._block_size)
+
+    def computed(self, handle: Any) -> None:
+        pass
 
     def end(self, handle: Any) -> None:
         pass

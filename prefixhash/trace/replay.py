@@ -10,6 +10,7 @@ from typing import Any
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.trace.caches import SMALLEST_POOL, Cache, PolicyCache, PoolCache
 from prefixhash.trace.capacity import Capacity, parse_capacity
+from prefixhash.trace.curve import check_warmup
 from prefixhash.trace.definitions import HEADLINE, Definition, find_definition
 from prefixhash.trace.engine import EngineCache, HashedTrace, RequestHasher
 from prefixhash.trace.holding import Concurrent, Holding, OneAtATime, Timed
@@ -55,7 +56,8 @@ def replay(
             by_ids: take the trace's ids for hashes, instead of making and hashing tokens.
             block_size: of the pool; by default the trace's.
             concurrency: requests that hold their blocks at a time; `timed`: by their timestamps and
-                durations, at `speed` where the trace has none.
+                durations, at `speed` where the trace has none; a prompt can be hit once its prefill
+                is done.
             warmup: requests to leave out of the counts: a number, or `10%`.
             commit_output: output tokens take blocks and can be found.
             oversize: a prompt larger than the pool keeps what fits (`clip`) or is refused.
@@ -88,6 +90,7 @@ class _Run:
         self._level = _level(options, trace_block_size)
         self._block_size = options.block_size or trace_block_size
         self._warmup = _warmup(options.warmup, survey.num_requests)
+        check_warmup(self._warmup, survey.num_requests)
         self._capacities = [parse_capacity(value) for value in options.capacities]
 
     def report(self) -> ReplayReport:
@@ -181,16 +184,18 @@ class _Run:
             return unbounded, CACHE
         if policy != "lru" or math.isinf(blocks):
             return PolicyCache(make_policy(policy, blocks, options.order, future)), CACHE
+        # No more than could ever be taken, so that a pool that evicts nothing costs no memory.
+        num_blocks = min(int(blocks), self._survey.most_blocks(self._block_size))
         if group.hasher is not None:
             return EngineCache(
-                int(blocks),
+                num_blocks,
                 self._block_size,
                 group.hasher,
                 commit_output=options.commit_output,
                 oversize=options.oversize,
             ), ENGINE
         return PoolCache(
-            int(blocks),
+            num_blocks,
             self._block_size,
             head_first=options.order == "head-first",
             commit_output=options.commit_output,

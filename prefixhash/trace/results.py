@@ -35,6 +35,9 @@ class ReplayOptions:
     bytes_per_block: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("capacities", "policies", "counts"):
+            if not getattr(self, name):
+                raise InvalidArgumentError(name, getattr(self, name), "must name at least one")
         for name, values, known in (
             ("policy", self.policies, POLICIES),
             ("order", (self.order,), ORDERS),

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 
+from prefixhash.errors import InvalidArgumentError
 from prefixhash.trace._stack import BlockStack
 from prefixhash.trace.curve import HitRateCurve
 from prefixhash.trace.definitions import Definition, Weights
@@ -92,6 +93,10 @@ class SampledCurveBuilder:
         # Noise must not make a larger cache look worse.
         hits = list(itertools.accumulate(hits, max))
         sampled = sum(len(replicate.numbers) for replicate in self._replicates)
+        if self._num_references and not all(replicate.numbers for replicate in self._replicates):
+            raise InvalidArgumentError(
+                "sample", self._share, f"follows {sampled} blocks, too few to tell its error"
+            )
         return HitRateCurve(
             self._definition.name,
             ORDERS[self._head_first],

@@ -30,6 +30,12 @@ class Survey:
             return self.unique_blocks
         return self.unique_tokens // block_size
 
+    def most_blocks(self, block_size: int) -> int:
+        """A pool of so many blocks holds all prompts and outputs at a time, shared or not."""
+        tokens = self.prompt_tokens + self.output_tokens
+        # A tail for each request, whether its last block was recorded or not; the null block.
+        return tokens // block_size + self.num_references + 2 * self.num_requests + 3
+
 
 def survey_trace(trace: Iterable[TraceRequest], block_size: int) -> Survey:
     """Runs over the trace once. Memory: the distinct blocks."""

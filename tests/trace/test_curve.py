@@ -128,6 +128,15 @@ def test_warmup_requests_fill_the_cache_and_are_not_counted() -> None:
     assert (curve.total, curve.ceiling) == (2, 1.0)
 
 
+def test_a_warmup_or_a_sample_that_leaves_nothing_is_an_error() -> None:
+    requests = [TraceRequest([0, 1], 8)] * 3
+    with pytest.raises(InvalidArgumentError, match="warmup=3: leaves out all 3 requests"):
+        hit_rate_curve(requests, block_size=BLOCK, warmup=3)
+    with pytest.raises(InvalidArgumentError, match="too few to tell its error"):
+        hit_rate_curve(requests, block_size=BLOCK, sample=0.5)
+    assert hit_rate_curve([], block_size=BLOCK, sample=0.5, warmup=3).ceiling == 0
+
+
 def test_reuse_distances_add_up_to_all_hits() -> None:
     requests = [TraceRequest([b], 4) for b in (0, 1, 2, 3, 0, 1, 1, 3)]
     curve = curve_of(requests, "blocks", "tail-first")

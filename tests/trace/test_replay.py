@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefixhash import InvalidArgumentError
+from prefixhash.trace.caches import OVERSIZE
 from prefixhash.trace.capacity import parse_capacity
 from prefixhash.trace.curve import hit_rate_curve
 from prefixhash.trace.definitions import DEFINITION_NAMES
 from prefixhash.trace.engine import HashedTrace, tokens_of_blocks
+from prefixhash.trace.holding import Speed
 from prefixhash.trace.metering import TurnCounter, turn_group, turn_label
 from prefixhash.trace.policies import POLICIES
 from prefixhash.trace.reading import read_trace
@@ -75,20 +77,32 @@ def test_policies_of_the_replay_equal_the_curve_and_stay_below_the_optimum(
         assert all(r.rate <= best.rate for r in report.results[:-2] if math.isfinite(r.capacity))
 
 
-@settings(max_examples=25)
-@given(random_traces(), st.integers(3, 9), st.integers(1, 5), st.booleans())
+@settings(max_examples=40)
+@given(
+    random_traces(),
+    st.integers(3, 9),
+    st.integers(1, 5),
+    st.booleans(),
+    st.sampled_from(OVERSIZE),
+    st.sampled_from([1e-3, 0.5]),
+)
 def test_held_blocks_and_outputs_give_the_same_in_engine_and_pool(
-    requests: list[TraceRequest], num_blocks: int, concurrency: int, commit_output: bool
+    requests: list[TraceRequest],
+    num_blocks: int,
+    concurrency: int,
+    commit_output: bool,
+    oversize: str,
+    pause: float,
 ) -> None:
+    # Some end on a block boundary, some are empty, some outgrow the pool with their output only.
     requests = [
-        TraceRequest(r.ids, r.num_tokens, i % 7, i * 0.5)
-        for i, r in enumerate(with_tails(requests))
+        TraceRequest(r.ids, r.num_tokens, i % 7 * 3, i * pause) for i, r in enumerate(requests)
     ]
     options = {
         "capacities": (num_blocks, num_blocks + 5),
         "concurrency": concurrency,
         "commit_output": commit_output,
-        "oversize": "reject",
+        "oversize": oversize,
     }
     for timed in (False, True):
         engine = run(requests, timed=timed, **options)
@@ -147,6 +161,35 @@ def test_requests_that_run_together_take_each_others_room() -> None:
     tight = run(turns, capacities=(5,), concurrency=2).results[0]
     assert tight.waits > 0
     assert tight.most_running == 1
+
+
+@pytest.mark.parametrize("by_ids", [False, True])
+def test_a_prompt_can_be_hit_once_its_prefill_is_done(by_ids: bool) -> None:
+    # Nine tokens at 4.5 a second: computed after two seconds, or one where eight were hit at 1 / s.
+    at = (0.0, 1.0, 2.5)
+    requests = [TraceRequest([0, 1], 9, 1000, time) for time in at]
+    rates = {}
+    for prefill in (4.5, 1e9, math.inf):
+        (result,) = run(
+            requests, capacities=(20,), timed=True, by_ids=by_ids, speed=Speed(prefill, 1)
+        ).results
+        rates[prefill] = result.meter.overall.hits
+        assert (result.most_running, result.waits) == (3, 0)
+    assert rates == {4.5: 8, 1e9: 16, math.inf: 16}
+
+
+def test_hit_tokens_need_no_prefill_and_a_recorded_duration_bounds_it() -> None:
+    speed = Speed(prefill=10, decode=2)
+    assert speed.times(TraceRequest([], 100, 6), 0) == (10, 13)
+    assert speed.times(TraceRequest([], 100, 6), 80) == (2, 5)
+    assert speed.times(TraceRequest([], 100, 6, duration=4), 0) == (4, 4)
+    assert speed.times(TraceRequest([], 100, 6, duration=40), 80) == (2, 40)
+
+
+def test_times_before_zero_are_times() -> None:
+    requests = [TraceRequest([i], 5, 0, i - 100.0, duration=1.5) for i in range(4)]
+    (result,) = run(requests, capacities=(20,), timed=True).results
+    assert result.most_running == 2
 
 
 def test_timed_requests_end_by_the_clock() -> None:
@@ -292,6 +335,10 @@ def test_capacities_that_cannot_be_used(text: str) -> None:
         {"warmup": "x"},
         {"warmup": "100%"},
         {"warmup": -1},
+        {"warmup": 1},
+        {"capacities": ()},
+        {"policies": ()},
+        {"counts": ()},
         {"capacities": (2,)},
         {"capacities": (2,), "by_ids": True},
     ],
@@ -299,6 +346,21 @@ def test_capacities_that_cannot_be_used(text: str) -> None:
 def test_bad_options_are_named(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):
         run(prompts(([0], 5)), **options)
+
+
+def test_a_pool_takes_no_more_memory_than_the_trace_could_use() -> None:
+    requests = prompts(([0, 1], 8), ([0, 1], 8), ([2], 5))
+    for by_ids in (False, True):
+        (result,) = run(requests, capacities=(10**20,), by_ids=by_ids).results
+        assert (result.capacity, result.meter.overall.hits, result.evictions) == (10**20, 4, 0)
+
+
+def test_tokens_are_made_for_the_prompt_alone() -> None:
+    requests = prompts(([0], 5), ([0], 5), ([], 3))
+    (result,) = run(requests, ids_block=10**30, capacities=(9,)).results
+    assert result.meter.overall.total == 13
+    with pytest.raises(InvalidArgumentError, match="--ids"):
+        run(prompts(([], 10**12)), ids_block=10**13)
 
 
 def test_empty_prompts_are_counted_and_harmless() -> None:
