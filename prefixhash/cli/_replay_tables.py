@@ -16,8 +16,8 @@ from prefixhash.trace.results import CACHE, ENGINE, POOL, ReplayReport, ReplayRe
 
 _MOST_COLUMNS = 8
 _LEVELS = {
-    ENGINE: "engine: tokens hashed, looked up, allocated, committed, freed",
-    POOL: "the engine's pool with the trace's ids as hashes",
+    ENGINE: "the engine (tokens hashed, looked up, allocated, committed, freed)",
+    POOL: "the engine's pool, with the trace's ids as hashes",
     CACHE: "a plain cache of the trace's ids",
 }
 
@@ -74,7 +74,7 @@ def _result_columns(unit: str, shown: _Shown) -> list[str]:
     if shown.bytes_per_block is not None:
         columns.append("KV cache")
     columns += ["hit rate", "hit" if shown.counts else f"{unit} hit", "of"]
-    columns += ["unit"] * shown.counts + ["evictions"] + ["in cache"] * shown.timings
+    columns += ["unit"] * shown.counts + ["evictions"] + ["cache time"] * shown.timings
     return columns
 
 
@@ -145,8 +145,10 @@ def notes_of(report: ReplayReport, *, timings: bool) -> list[str]:
     for name in report.options.counts:
         definition = find_definition(name)
         notes.append(f"{name}: {definition.meaning} ({definition.used_by})")
-    levels = dict.fromkeys(result.level for result in report.results)
-    notes.append("ran in " + "; ".join(_LEVELS[level] for level in levels))
+    notes.extend(_level_notes(report))
+    if report.warmup:
+        notes.append(f"the first {count(report.warmup)} requests are not counted (--warmup)")
+    notes.extend(_holding_notes(report))
     if timings and report.hashing_seconds:
         rate = report.hashed_blocks / report.hashing_seconds
         notes.append(
@@ -154,9 +156,40 @@ def notes_of(report: ReplayReport, *, timings: bool) -> list[str]:
             f"blocks ({short(rate)} blocks/s), once for all capacities"
         )
     oversize = max((r.oversize for r in report.results), default=0)
+    what = "prompts and outputs" if report.options.commit_output else "prompts"
     if oversize:
         notes.append(
-            f"up to {count(oversize)} prompts were larger than the pool "
+            f"up to {count(oversize)} {what} were larger than the pool "
             f"(--oversize {report.options.oversize})"
         )
     return notes
+
+
+def _level_notes(report: ReplayReport) -> list[str]:
+    """Which part of the engine the results come from."""
+    plain = [result for result in report.results if result.level == CACHE]
+    levels = dict.fromkeys(result.level for result in report.results)
+    notes = [f"ran in {_LEVELS[level]}" for level in levels if level != CACHE]
+    if plain:
+        unbounded = any(math.isinf(result.capacity) for result in plain)
+        others = any(result.policy != "lru" for result in plain)
+        what = " and ".join(["unbounded"] * unbounded + ["the other policies"] * others)
+        notes.append(f"{what if notes else 'ran'} in {_LEVELS[CACHE]}")
+    return notes
+
+
+def _holding_notes(report: ReplayReport) -> list[str]:
+    """How many requests ran side by side, and when their prompts could be hit."""
+    options = report.options
+    held = [result for result in report.results if result.level != CACHE]
+    if not held or (not options.timed and options.concurrency == 1):
+        return []
+    when = "as soon as the next request starts"
+    if options.timed:
+        when = f"once its prefill is done ({count(options.speed.prefill)} tokens/s, --prefill-rate)"
+    waits = max(result.waits for result in held)
+    return [
+        f"up to {count(max(result.most_running for result in held))} requests ran at a time; in "
+        f"the tightest pool {count(waits)} had to end before another could start",
+        f"a prompt can be hit {when}; unbounded shows the ceiling",
+    ]

@@ -24,17 +24,19 @@ def print_table(
     try:
         from rich import box
         from rich.table import Table
+        from rich.text import Text
     except ImportError as error:
         raise PrefixHashError(
             "tables need rich: pip install 'prefixhash[cli]', or use --json"
         ) from error
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    # As `Text`: names come from traces, and rich would read their brackets as markup.
+    table = Table(title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for place, name in enumerate(columns):
         # A column without a name holds bars.
         justify = "left" if place < left or not name else "right"
-        table.add_column(name, justify=justify, no_wrap=justify == "left")  # type: ignore[arg-type]
+        table.add_column(Text(name), justify=justify, no_wrap=justify == "left")  # type: ignore[arg-type]
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(printable(cell)) for cell in row))
     _write(table, out or sys.stdout)
 
 
@@ -48,6 +50,11 @@ def _write(renderable: Any, out: TextIO) -> None:
         console.print(renderable)
     lines = [line.rstrip() for line in capture.get().splitlines()]
     out.write("\n".join(lines) + "\n")
+
+
+def printable(text: str) -> str:
+    """`text` without what would move a terminal's cursor or change its colours."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def percent(rate: float) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from typing import Any, TextIO
 from prefixhash.cli._tables import count
 from prefixhash.errors import InvalidArgumentError, TraceFormatError
 from prefixhash.trace.formats import FORMATS
+from prefixhash.trace.plots import check_matplotlib
 from prefixhash.trace.reading import AUTO, Trace, read_trace
 
 
@@ -59,8 +62,11 @@ def positive(text: str) -> int:
 
 
 def listed(text: str) -> list[str]:
-    """A comma-separated argument."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+    """A comma-separated argument that names something."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise argparse.ArgumentTypeError("names nothing")
+    return parts
 
 
 @contextmanager
@@ -120,7 +126,24 @@ def write_json(data: dict[str, Any], out: TextIO) -> None:
     out.write(json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
-def check_picture(path: str | None) -> None:
-    """Refuses a picture's ending before the work is done, not after."""
-    if path is not None and Path(path).suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InvalidArgumentError("--plot", path, "must end in .png, .svg or .pdf")
+def check_outputs(args: argparse.Namespace) -> None:
+    """Refuses outputs that cannot be written before the work is done, not after."""
+    if args.plot is not None and Path(args.plot).suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise InvalidArgumentError("--plot", args.plot, "must end in .png, .svg or .pdf")
+    if args.plot is not None or args.html is not None:
+        check_matplotlib()
+    for path in (args.plot, args.html, args.output):
+        if path is not None and path != "-":
+            _check_writable(Path(path))
+
+
+def _check_writable(path: Path) -> None:
+    code = 0
+    if path.is_dir():
+        code = errno.EISDIR
+    elif not path.parent.is_dir():
+        code = errno.ENOENT
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        code = errno.EACCES
+    if code:
+        raise TraceFormatError(str(path), None, os.strerror(code).lower())

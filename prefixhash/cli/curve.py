@@ -13,7 +13,7 @@ from prefixhash.cli._tables import count, percent, size
 from prefixhash.cli._traces import (
     add_output_arguments,
     add_trace_arguments,
-    check_picture,
+    check_outputs,
     clear_errors,
     listed,
     opened_trace,
@@ -73,7 +73,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Reads the trace once and prints the curve."""
-    check_picture(args.plot)
+    check_outputs(args)
     capacities = [parse_capacity(text) for text in args.capacity]
     if args.block_size is not None and args.trace_block_size is None:
         args.trace_block_size = args.block_size
@@ -116,10 +116,14 @@ def _blocks(capacity: Capacity, curve: HitRateCurve, bytes_per_block: int | None
 
 
 def _sizes(curve: HitRateCurve) -> str:
-    ids = "prefix hashes" if curve.chained else "not prefix hashes"
+    distinct = f"{count(curve.num_unique)} distinct"
+    if curve.sampled_blocks is not None:
+        distinct = f"about {distinct}, of which {count(curve.sampled_blocks)} were followed"
+    else:
+        distinct += " (prefix hashes)" if curve.chained else " (not prefix hashes)"
     return (
         f"{count(curve.num_requests)} requests, {count(curve.num_references)} blocks of "
-        f"{curve.block_size} tokens, {count(curve.num_unique)} distinct ({ids})"
+        f"{curve.block_size} tokens, {distinct}"
     )
 
 

@@ -15,7 +15,7 @@ from prefixhash.cli._tables import count
 from prefixhash.cli._traces import (
     add_output_arguments,
     add_trace_arguments,
-    check_picture,
+    check_outputs,
     clear_errors,
     listed,
     opened_trace,
@@ -103,10 +103,25 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "--concurrency", type=positive, default=1, metavar="N", help="N requests hold their blocks"
     )
     group.add_argument(
-        "--timed", action="store_true", help="hold blocks by the trace's times and durations"
+        "--timed",
+        action="store_true",
+        help="hold blocks by the trace's times and durations; a prompt can be hit once its prefill "
+        "is done",
     )
-    group.add_argument("--prefill-rate", type=float, default=Speed.prefill, metavar="TOKENS/S")
-    group.add_argument("--decode-rate", type=float, default=Speed.decode, metavar="TOKENS/S")
+    group.add_argument(
+        "--prefill-rate",
+        type=float,
+        default=Speed.prefill,
+        metavar="TOKENS/S",
+        help="of one request, for --timed (%(default)g)",
+    )
+    group.add_argument(
+        "--decode-rate",
+        type=float,
+        default=Speed.decode,
+        metavar="TOKENS/S",
+        help="of one request, where the trace has no durations (%(default)g)",
+    )
     group.add_argument(
         "--warmup", default="0", metavar="N", help="leave out the first N requests, or N%% of them"
     )
@@ -117,7 +132,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Replays the trace and prints the results."""
-    check_picture(args.plot)
+    check_outputs(args)
     if args.demo:
         if args.trace is not None:
             raise InvalidArgumentError("--demo", args.trace, "replays its own trace: name no other")

@@ -44,6 +44,14 @@ def time_field(record: Record, key: str, scale: float = 1.0) -> float | None:
     return seconds
 
 
+def duration_field(record: Record, key: str) -> float | None:
+    """The non-negative number of seconds under `key`, or None where it is absent."""
+    seconds = time_field(record, key)
+    if seconds is not None and seconds < 0:
+        raise BadRecordError(f"{key}={shorten(record[key])} is negative")
+    return seconds
+
+
 def label_field(record: Record, key: str) -> str | None:
     """The string or integer under `key` as a printable string, or None where it is absent."""
     value = record.get(key)

@@ -25,6 +25,7 @@ from prefixhash.trace.fields import (
     Record,
     check_length,
     count_field,
+    duration_field,
     label_field,
     list_field,
     time_field,
@@ -59,7 +60,9 @@ def recognise(record: object) -> str:
             "this is a recording of KV events, not a trace: use `prefixhash check-events`"
         )
     seen = (
-        f"an object with {', '.join(list(record)[:8])}" if isinstance(record, dict) else "no object"
+        f"an object with {', '.join(list(record)[:8])}"
+        if isinstance(record, dict)
+        else f"{shorten(record)[:40]} is no object (a trace has one JSON object a line)"
     )
     raise BadRecordError(f"no known trace format: {seen[:160]}; formats are {', '.join(FORMATS)}")
 
@@ -184,7 +187,7 @@ class Parser:
             num_tokens,
             count_field(entry, "out", 0),
             when,
-            time_field(entry, "api_time"),
+            duration_field(entry, "api_time"),
             session,
             turn,
             kind,

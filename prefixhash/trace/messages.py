@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from prefixhash.errors import InvalidArgumentError, PrefixHashError, TraceFormatError
 from prefixhash.pool import AllBlocksCleared, BlockStored, Event
-from prefixhash.trace.source import Source
+from prefixhash.trace.source import Source, without_bom
 
 # The sizes of what follows a MessagePack header byte: (bytes of length, fixed bytes behind it).
 _SIZED = {
@@ -59,7 +59,7 @@ def _is_json(source: Source) -> bool:
     first = next(iter(source.lines()), None)
     if first is None:
         raise TraceFormatError(source.name, None, "is empty")
-    return first[1].lstrip()[:1] in (b"{", b"[")
+    return without_bom(first[1])[:1] in (b"{", b"[")
 
 
 def _json_messages(source: Source) -> Iterator[Message]:

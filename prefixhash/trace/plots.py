@@ -6,6 +6,7 @@ white. Figures are drawn without pyplot: no global state, no display.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -162,18 +163,25 @@ def _draw_marks(axes: Any, picture: Picture) -> None:
 
 
 def _label_marks(axes: Any, marks: Sequence[Mark]) -> None:
-    """Writes each mark's rate beside it, leaving out what would run into its neighbour."""
+    """Writes each mark's rate beside it, leaving out what would run into its neighbour.
+
+    The curve rises, so that there is room below and to the right of a mark, or above and to the
+    left of one that lies close to the axis.
+    """
     last = -math.inf
+    low = 0.15 * axes.get_ylim()[1]
     for mark in sorted(marks, key=lambda m: m.blocks):
         place = math.log10(mark.blocks)
         if place - last < 0.28:
             continue
         last = place
+        above = 100 * mark.rate < low
         axes.annotate(
             f"{100 * mark.rate:.1f}",
             (mark.blocks, 100 * mark.rate),
             textcoords="offset points",
-            xytext=(6, -11),
+            xytext=(-4, 6) if above else (6, -11),
+            horizontalalignment="right" if above else "left",
             fontsize=8,
         )
 
@@ -283,11 +291,16 @@ def _figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def check_matplotlib() -> None:
+    """Raises `PrefixHashError` that says what to install, where matplotlib is absent."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise PrefixHashError("pictures need matplotlib: pip install 'prefixhash[cli]'")
+
+
 def _matplotlib_rc() -> Any:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise PrefixHashError("pictures need matplotlib: pip install 'prefixhash[cli]'") from error
+    check_matplotlib()
+    import matplotlib
+
     return matplotlib.rc_context(_RC)
 
 

@@ -13,7 +13,7 @@ from prefixhash.errors import InvalidArgumentError, TraceFormatError
 from prefixhash.trace.fields import BadRecordError
 from prefixhash.trace.formats import Parser, recognise
 from prefixhash.trace.records import TraceRequest
-from prefixhash.trace.source import Source
+from prefixhash.trace.source import Source, without_bom
 
 AUTO = "auto"
 _KEPT_SKIPPED = 10
@@ -188,7 +188,7 @@ def _probe(source: Source) -> Iterable[tuple[int | None, bytes]]:
     first = next(iter(source.lines()), None)
     if first is None:
         return []
-    if first[1].lstrip()[:1] not in (b"{", b"["):
+    if without_bom(first[1])[:1] not in (b"{", b"["):
         return source.lines()
     text = source.whole()
     return [(None, text)] if _is_json(text) else source.lines()

@@ -6,6 +6,7 @@ one, too.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import shutil
 import sys
@@ -89,6 +90,11 @@ class Source:
         start = raw.read(2)
         raw.seek(0)
         return gzip.GzipFile(fileobj=raw) if start == _GZIP_MAGIC else raw  # type: ignore[return-value]
+
+
+def without_bom(line: bytes) -> bytes:
+    """A first line without the byte order mark and blanks that it may begin with."""
+    return line.removeprefix(codecs.BOM_UTF8).lstrip()
 
 
 def _gzip_problem(error: Exception) -> str:

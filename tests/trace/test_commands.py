@@ -108,7 +108,9 @@ def test_curve_prints_knee_distances_and_working_set(
 
 def test_a_sampled_curve_states_its_error(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("curve", trace, "--trace-block-size", 64, "--sample", "0.5")
-    assert "std. error" in ok(capsys, *options)
+    out = ok(capsys, *options)
+    assert "std. error" in out
+    assert re.search(r"about [\d,]+ distinct, of which [\d,]+ were followed", out)
     data = data_of(capsys, *options)
     assert data["exact"] is False
     assert data["capacities"][0]["standard_error"] > 0
@@ -240,6 +242,9 @@ def test_bad_input_is_one_clear_line(
         (["replay", "T", "--plot", "x.bmp"], "must end in .png, .svg or .pdf"),
         (["replay", "T", "--decode-rate", "0"], "decode rate=0.0"),
         (["replay", "T", "--html", "/no/such/folder/x.html"], "no such file or directory"),
+        (["replay", "T", "--plot", "/no/such/folder/x.png"], "no such file or directory"),
+        (["curve", "T", "--html", "/"], "/: is a directory"),
+        (["replay", "T", "--warmup", "1"], "leaves out all 1 requests"),
         (["curve", "T", "--output", "/no/such/folder/x"], "no such file or directory"),
         (["curve", "T", "--sample", "2"], "sample=2.0"),
         (["synth", "--sessions", "0"], "sessions=0"),
@@ -252,8 +257,43 @@ def test_bad_arguments_are_one_clear_line(
     path = tmp_path / "t.jsonl"
     path.write_text(json.dumps(LINE))
     assert main([str(path) if item == "T" else item for item in argv]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
     assert message in line
+    assert captured.out == "", "refused before the work is done"
+
+
+@pytest.mark.parametrize("option", ["--count", "--policy", "--capacity"])
+def test_an_empty_list_is_a_usage_error(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as info:
+        main(["replay", "--demo", option, " , "])
+    assert info.value.code == 2
+    assert "names nothing" in capsys.readouterr().err
+
+
+def test_names_of_a_trace_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.jsonl"
+    kinds = ["[bold]x[/bold] [/]", "\x1b[31mred\n"]
+    path.write_text("".join(json.dumps({**LINE, "type": kind}) + "\n" for kind in kinds))
+    out = ok(capsys, "replay", path)
+    assert kinds[0] in out
+    assert "?[31mred?" in out
+    assert "\x1b" not in out
+
+
+def test_replay_says_how_requests_were_held_and_counted(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ("replay", trace, "--trace-block-size", 64, "--capacity", "10%,inf", "--warmup", 9)
+    alone = ok(capsys, *argv)
+    assert "the first 9 requests are not counted (--warmup)" in alone
+    assert "unbounded in a plain cache" in alone
+    assert "at a time; in the tightest" not in alone
+    timed = ok(capsys, *argv, "--timed", "--prefill-rate", 3000)
+    assert "can be hit once its prefill is done (3,000 tokens/s" in timed
+    several = ok(capsys, *argv, "--concurrency", 3, "--policy", "lru")
+    assert "up to 3 requests ran at a time" in several
+    assert "as soon as the next request starts" in several
 
 
 def _process(*argv: object, **options: Any) -> subprocess.Popen[bytes]:

@@ -13,7 +13,7 @@ import pytest
 from prefixhash.cli._progress import Watched
 from prefixhash.trace import TraceRequest, hit_rate_curve, read_trace
 from prefixhash.trace.page import PageTable, html_page
-from prefixhash.trace.plots import Mark, Picture, _panels, save_plot
+from prefixhash.trace.plots import Mark, Picture, _label_marks, _panels, save_plot
 from prefixhash.trace.series import RateOverTime
 
 
@@ -64,6 +64,17 @@ def test_a_sampled_curve_has_no_panel_over_time(tmp_path: Path) -> None:
 def test_pictures_of_an_empty_trace_can_be_drawn() -> None:
     empty = Picture("empty", hit_rate_curve([], block_size=4))
     assert "over_time" not in html_page(empty, [])
+
+
+@pytest.mark.parametrize(("rate", "above"), [(0.01, True), (0.4, False)])
+def test_a_marks_label_stays_off_the_axis(rate: float, above: bool) -> None:
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    axes.set_ylim(0, 50)
+    _label_marks(axes, [Mark("m", 10, rate)])
+    (label,) = axes.texts
+    assert (label.xyann[1] > 0) == above
 
 
 def test_a_picture_has_the_same_bytes_every_time(tmp_path: Path) -> None:

@@ -163,6 +163,14 @@ def test_weka_as_one_pretty_document_or_one_conversation_a_line(tmp_path: Path) 
     assert len(list(read_trace(lines))) == 2
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_byte_order_mark_is_no_content(tmp_path: Path, indent: int | None) -> None:
+    path = tmp_path / "t.json"
+    text = json.dumps(weka(call(0, [1])), indent=indent).replace("\n", "\r\n")
+    path.write_bytes(text.encode("utf-8-sig"))
+    assert len(list(read_trace(path))) == 1
+
+
 def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:
     path = tmp_path / "no-suffix"
     path.write_bytes(gzip.compress(json.dumps(MOONCAKE).encode()))
@@ -250,6 +258,7 @@ def test_a_line_that_is_no_json(tmp_path: Path, line: bytes, reason: str) -> Non
             "2 tokens from 2 pass the end of 3 tokens",
         ),
         (weka(block_size=0), "block_size=0"),
+        (weka(call(0, [1], api_time=-2)), "api_time=-2 is negative"),
         (weka(1), "requests holds 1"),  # type: ignore[arg-type]
     ],
 )
@@ -296,6 +305,8 @@ def test_files_that_are_no_trace(tmp_path: Path) -> None:
     )
     assert "check-events" in failure(write(tmp_path / "e", [0.5, [["BlockStored"]], 0])).reason
     assert "check-events" in failure(write(tmp_path / "f", {"ts": 1, "events": []})).reason
+    array = failure(write(tmp_path / "a", [MOONCAKE] * 9)).reason
+    assert "is no object (a trace has one JSON object a line)" in array
     binary = tmp_path / "binary"
     binary.write_bytes(bytes(range(256)) * 10)
     assert failure(binary).line == 1
