@@ -6,12 +6,15 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import NoReturn
 
 from prefixhash.errors import InvalidArgumentError, InvalidBlockError
+from prefixhash.pool.events import StoredTokens
 
 
 def as_ids(block_ids: Iterable[int]) -> Sequence[int]:
     """The ids as a sequence of plain integers, without a copy if they are one already."""
     if isinstance(block_ids, (list, tuple)):
         return block_ids
+    if not isinstance(block_ids, Iterable):
+        raise InvalidArgumentError("block_ids", block_ids, "must be a list of block ids")
     tolist = getattr(block_ids, "tolist", None)  # arrays: plain integers, not their scalars
     return list(block_ids) if tolist is None else list(tolist())
 
@@ -24,6 +27,8 @@ def check_count(name: str, value: int, least: int, what: str = "") -> None:
 
 def check_lengths(block_ids: Sequence[int], block_hashes: Sequence[Hashable]) -> None:
     """Refuse ids and hashes that do not go together."""
+    if not isinstance(block_hashes, Sequence) or isinstance(block_hashes, (str, bytes)):
+        raise InvalidArgumentError("block_hashes", block_hashes, "must be a list, one per block")
     if len(block_ids) != len(block_hashes):
         raise InvalidArgumentError(
             "block_hashes", len(block_hashes), f"one per block: {len(block_ids)} needed"
@@ -32,13 +37,29 @@ def check_lengths(block_ids: Sequence[int], block_hashes: Sequence[Hashable]) ->
 
 def check_hashes(block_hashes: Sequence[Hashable]) -> None:
     """Refuse None and what cannot be a key of a dictionary."""
-    for block_hash in block_hashes:
-        if block_hash is None:
-            raise InvalidArgumentError("block_hashes", None, "None is no hash")
+    if None in block_hashes:
+        raise InvalidArgumentError("block_hashes", None, "None is no hash")
     try:
         hash(tuple(block_hashes))
     except TypeError as error:
         raise InvalidArgumentError("block_hashes", block_hashes, str(error)) from None
+
+
+def check_about(about: StoredTokens, num_blocks: int) -> None:
+    """Refuse tokens and extra keys that are not those of this many blocks."""
+    if not isinstance(about, StoredTokens):
+        raise InvalidArgumentError("about", about, "must be StoredTokens, or None")
+    check_count("about.block_size", about.block_size, 1)
+    if len(about.token_ids) != num_blocks * about.block_size:
+        problem = f"{num_blocks} blocks hold {num_blocks * about.block_size} tokens"
+        raise InvalidArgumentError("about.token_ids", about.token_ids, problem)
+    if len(about.extra_keys) not in (0, num_blocks):
+        raise InvalidArgumentError("about.extra_keys", about.extra_keys, "one per block, or none")
+
+
+def refuse_unhashable(block_hash: object, error: TypeError) -> NoReturn:
+    """The hash, or the group, is no key."""
+    raise InvalidArgumentError("block_hash", block_hash, f"no hash of a block: {error}") from None
 
 
 def refuse_foreign(block_id: object, num_blocks: int) -> NoReturn:

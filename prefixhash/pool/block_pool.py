@@ -18,7 +18,14 @@ from collections.abc import Hashable, Iterable, Sequence
 from operator import length_hint
 
 from prefixhash.errors import OutOfBlocksError
-from prefixhash.pool.arguments import as_ids, check_count, check_hashes, check_lengths, refuse
+from prefixhash.pool.arguments import (
+    as_ids,
+    check_about,
+    check_count,
+    check_hashes,
+    check_lengths,
+    refuse,
+)
 from prefixhash.pool.events import Event, StoredTokens
 from prefixhash.pool.state import PoolState
 
@@ -226,7 +233,8 @@ class BlockPool(PoolState):
 
         Raises:
             InvalidBlockError: an id is foreign, the null block or free.
-            InvalidArgumentError: lengths differ, or a hash is None or unhashable.
+            InvalidArgumentError: lengths differ, a hash is None or unhashable, or `about` is not
+                about these blocks.
         """
         ids = as_ids(block_ids)
         check_lengths(ids, block_hashes)
@@ -245,6 +253,8 @@ class BlockPool(PoolState):
         if not good:
             refuse(ids, len(ids) - 1 - length_hint(rest), "cache", self.num_blocks)
         check_hashes(block_hashes)
+        if self._log is not None and about is not None:
+            check_about(about, len(ids))
         if not self.enable_caching:
             return
         fresh = self._index.add(ids, block_hashes, group)
@@ -257,9 +267,9 @@ class BlockPool(PoolState):
         Raises:
             InvalidBlockError: an id is foreign.
         """
-        ids = dict.fromkeys(as_ids(block_ids))
         hash_of = self._index.hash_of
-        cached = [block for block in ids if hash_of[self._known(block)] is not None]
+        ids = dict.fromkeys(map(self._known, as_ids(block_ids)))
+        cached = [block for block in ids if hash_of[block] is not None]
         if cached:
             self._forget(cached)
 
@@ -297,4 +307,5 @@ class BlockPool(PoolState):
     ) -> None:
         """Queue a `BlockStored` for blocks that are stored already; nothing without events."""
         if self._log is not None and block_hashes:
+            check_about(about, len(block_hashes))
             self._log.reused(block_hashes, group, about)

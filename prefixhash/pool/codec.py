@@ -145,7 +145,7 @@ def decode_events(payload: bytes) -> EventBatch:
     """
     try:
         message = msgspec.msgpack.decode(payload)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, TypeError, UnicodeDecodeError) as error:
         raise InvalidArgumentError("payload", payload, f"is no MessagePack: {error}") from None
     if not isinstance(message, list) or len(message) < 2 or not isinstance(message[1], list):
         raise InvalidArgumentError("payload", message, "is no [time, events, rank]")

@@ -52,7 +52,7 @@ class ResidencySampler:
         seed: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not 0 < sample_rate <= 1:
+        if not isinstance(sample_rate, (int, float)) or not 0 < sample_rate <= 1:
             raise InvalidArgumentError("sample_rate", sample_rate, "must lie in (0, 1]")
         self.sample_rate = sample_rate
         self._clock = clock

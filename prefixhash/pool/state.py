@@ -6,7 +6,13 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from prefixhash._compiled import flat_type
 from prefixhash.errors import InvariantError
-from prefixhash.pool.arguments import check_count, check_lengths, refuse_foreign
+from prefixhash.pool.arguments import (
+    as_ids,
+    check_count,
+    check_lengths,
+    refuse_foreign,
+    refuse_unhashable,
+)
 from prefixhash.pool.events import MEDIUM_GPU
 from prefixhash.pool.index import HashIndex
 from prefixhash.pool.log import EventLog
@@ -109,20 +115,26 @@ class PoolState:
 
     def lookup(self, block_hash: Hashable, group: int = 0) -> int | None:
         """The block that carries the hash, None without one; of several, the first cached. O(1)."""
-        served = self._index.served.get(group)
-        return None if served is None else served.get(block_hash)
+        try:
+            served = self._index.served.get(group)
+            return None if served is None else served.get(block_hash)
+        except TypeError as error:
+            refuse_unhashable(block_hash, error)
 
     def longest_prefix(self, block_hashes: Iterable[Hashable], group: int = 0) -> list[int]:
         """The blocks of the hashes up to the first one that no block carries. O(result)."""
         found: list[int] = []
-        served = self._index.served.get(group)
-        if served is None:
-            return found
-        for block_hash in block_hashes:
-            block = served.get(block_hash)
-            if block is None:
-                break
-            found.append(block)
+        try:
+            served = self._index.served.get(group)
+            if served is None:
+                return found
+            for block_hash in block_hashes:
+                block = served.get(block_hash)
+                if block is None:
+                    break
+                found.append(block)
+        except TypeError as error:
+            refuse_unhashable(block_hashes, error)
         return found
 
     def carries(
@@ -133,6 +145,7 @@ class PoolState:
         Raises:
             InvalidBlockError: an id is foreign.
         """
+        block_ids = as_ids(block_ids)
         check_lengths(block_ids, block_hashes)
         hash_of = self._index.hash_of
         group_of = self._index.group_of
@@ -151,7 +164,7 @@ class PoolState:
         return all(carries(block, block_hash, group) for block, block_hash in pairs)
 
     def count_free(self, block_ids: Iterable[int]) -> int:
-        """How many of the blocks nobody holds. The ids must be good ones."""
+        """How many of the blocks nobody holds. O(blocks). The ids are not checked."""
         refs = self._refs
         return [refs[block] for block in block_ids].count(0)
 

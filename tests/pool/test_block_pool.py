@@ -195,7 +195,7 @@ def test_bad_ids_change_nothing(call: str, bad: Any) -> None:  # PX-012
     pool.check()
 
 
-@pytest.mark.parametrize("bad", [-1, -6, 6, 7, 1.5, None])
+@pytest.mark.parametrize("bad", [-1, -6, 6, 7, 1.5, None, [1]])
 def test_evict_refuses_foreign_ids(bad: Any) -> None:  # PX-012
     pool = BlockPool(6)
     cached(pool, "a", 5)
@@ -203,6 +203,32 @@ def test_evict_refuses_foreign_ids(bad: Any) -> None:  # PX-012
     with pytest.raises(InvalidBlockError):
         pool.evict([1, bad])
     assert snapshot(pool) == before
+
+
+@pytest.mark.parametrize("bad", [None, 5, object()])
+@pytest.mark.parametrize("call", ["free", "touch", "cache", "evict", "carries"])
+def test_what_is_no_list_of_ids_changes_nothing(call: str, bad: Any) -> None:
+    pool = BlockPool(6)
+    cached(pool, "a", 2)
+    before = snapshot(pool)
+    arguments = (bad, [b"b"]) if call in ("cache", "carries") else (bad,)
+    with pytest.raises(InvalidArgumentError, match="block_ids"):
+        getattr(pool, call)(*arguments)
+    assert snapshot(pool) == before
+
+
+@pytest.mark.parametrize("bad", [[], {}])
+def test_what_is_no_key_is_no_hash(bad: Any) -> None:
+    pool = BlockPool(6)
+    cached(pool, "a", 2)
+    with pytest.raises(InvalidArgumentError, match="block_hash"):
+        pool.lookup(bad)
+    with pytest.raises(InvalidArgumentError, match="block_hash"):
+        pool.longest_prefix([b"a0", bad])
+    with pytest.raises(InvalidArgumentError, match="block_hash"):
+        pool.longest_prefix(5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="block_hash"):
+        pool.lookup(b"a0", bad)
 
 
 @pytest.mark.parametrize("bad", [-1, 6, "x"])
@@ -333,7 +359,9 @@ def test_groups_are_apart() -> None:
         pool.cache([one], [b"b"], group=-1)
 
 
-@pytest.mark.parametrize("hashes", [[b"a"], [b"a", None], [b"a", []], [b"a", b"b", b"c"]])
+@pytest.mark.parametrize(
+    "hashes", [[b"a"], [b"a", None], [b"a", []], [b"a", b"b", b"c"], 5, None, b"ab", "ab"]
+)
 def test_cache_refuses_bad_hashes(hashes: Any) -> None:
     pool = BlockPool(4)
     blocks = pool.allocate(2)
@@ -418,6 +446,31 @@ def test_reset_by_force_forgets_the_hashes_of_held_blocks() -> None:
 
 def about(n: int, size: int = 4, parent: bytes | None = None) -> StoredTokens:
     return StoredTokens(parent, range(n * size), size, extra_keys=[(i,) for i in range(n)])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        5,
+        (None, range(4), 4),
+        about(1),
+        about(3),
+        about(2)._replace(block_size=0),
+        about(2)._replace(block_size=None),  # type: ignore[arg-type]
+        about(2)._replace(token_ids=range(9)),
+        about(2)._replace(extra_keys=[(1,)]),
+    ],
+)
+def test_events_refuse_the_tokens_of_other_blocks(bad: Any) -> None:
+    pool = BlockPool(6, events=True)
+    blocks = pool.allocate(2)
+    before = snapshot(pool)
+    with pytest.raises(InvalidArgumentError, match="about"):
+        pool.cache(blocks, chain("a", 2), about=bad)
+    with pytest.raises(InvalidArgumentError, match="about"):
+        pool.report_reuse(chain("a", 2), 0, bad)
+    assert (snapshot(pool), pool.take_events()) == (before, [])
+    pool.check()
 
 
 def test_events_removed_with_the_last_copy_only() -> None:  # PC-109

@@ -137,9 +137,12 @@ def test_decode_removed_in_both_forms() -> None:
         encode([1.0, [["BlockStored", [1], None, 5]]]),
         encode([1.0, [["BlockStored", 1]]]),
         encode([1.0, [{"type": "BlockRemoved", "block_hashes": ["text"]}]]),
+        b"\x91" * 100_000,
+        None,
+        "text",
     ],
 )
-def test_decode_refuses_what_is_no_message(payload: bytes) -> None:
+def test_decode_refuses_what_is_no_message(payload: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"payload|block_hash"):
         codec.decode_events(payload)
 
