@@ -7,6 +7,7 @@ again, and everything that stands in a key is read-only afterwards.
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from typing import Any, overload
 
 from prefixhash._tokens import MAX_TOKEN_ID, token_array
 from prefixhash.errors import InvalidRequestError
+
+_CUTS_KEPT = 32  # truncations that an observer may lag behind and still be told exactly
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,8 @@ class Request:
         self._prompt_embeds_per_block_hashes: dict[Any, bytes] = {}
         self._block_hashes: list[bytes] = []
         self._block_hasher = block_hasher
+        self._num_truncations = 0
+        self._cuts: deque[int] = deque(maxlen=_CUTS_KEPT)
         if block_hasher is not None:
             # Before the first block is full, so that no later append is refused for the media.
             check = getattr(block_hasher, "check_request", None)
@@ -230,6 +235,27 @@ class Request:
         """Hashes of the full blocks. The list itself, in O(1): read it, do not change it."""
         return self._block_hashes
 
+    @property
+    def block_hasher(self) -> Callable[[Any], list[bytes]] | None:
+        """What makes `block_hashes`, or None."""
+        return self._block_hasher
+
+    @property
+    def num_truncations(self) -> int:
+        """How often `truncate` has dropped tokens."""
+        return self._num_truncations
+
+    def lowest_cut_since(self, num_truncations: int) -> int | None:
+        """Tokens that have stayed as they were since `num_truncations` was that; None for all.
+
+        A token count does not tell that a request was cut and grew again; this does. 0 for an
+        observer that lags more than 32 truncations behind.
+        """
+        lag = self._num_truncations - num_truncations
+        if lag > len(self._cuts):
+            return 0
+        return min(list(self._cuts)[-lag:]) if lag > 0 else None
+
     def append_token_ids(self, ids: Any) -> None:
         """Appends one token id or a sequence of them, and hashes the blocks this completes.
 
@@ -264,6 +290,9 @@ class Request:
         if cut < self._mm_end:
             self._check_media_cut(cut)
         hashes = self._hashes_after(cut)
+        if cut < len(self._ids):
+            self._num_truncations += 1
+            self._cuts.append(cut)
         if cut < self._num_prompt_tokens:
             self._truncate_prompt(cut)
         del self._ids[cut:]

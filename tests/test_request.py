@@ -255,6 +255,31 @@ def test_truncate_into_embeddings_drops_their_digests_and_mask() -> None:
     assert request.num_prompt_tokens == 3
 
 
+def test_truncate_is_told_of_afterwards() -> None:
+    request = Request("r", range(50))
+    assert (request.num_truncations, request.lowest_cut_since(0)) == (0, None)
+    request.truncate(50)  # nothing is dropped
+    assert request.num_truncations == 0
+    for cut in (40, 20, 30):
+        request.truncate(cut)
+        request.append_token_ids(range(50 - cut))
+    assert request.num_truncations == 3
+    assert [request.lowest_cut_since(seen) for seen in range(4)] == [20, 20, 30, None]
+    for _ in range(32):
+        request.truncate(45)
+        request.append_token_ids(range(5))
+    assert request.lowest_cut_since(3) == 45
+    assert request.lowest_cut_since(2) == 0  # too long ago to be known
+
+
+def test_truncate_refused_is_no_truncation() -> None:
+    feature = MultiModalFeature("a", PlaceholderRange(4, 8))
+    request = Request("r", range(50), mm_features=[feature])
+    with pytest.raises(InvalidRequestError):
+        request.truncate(6)
+    assert (request.num_truncations, request.lowest_cut_since(0)) == (0, None)
+
+
 def test_truncate_with_any_callable_as_hasher() -> None:
     def hasher(request: Request) -> list[bytes]:
         return [bytes([i]) for i in range(len(request.block_hashes), request.num_tokens // 2)]

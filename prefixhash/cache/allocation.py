@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from prefixhash.cache.groups import CROSS, ENCODER_ONLY, FULL, MAMBA
-from prefixhash.cache.managers import AttentionManager
+from prefixhash.cache.managers import AttentionManager, ceil_div
 from prefixhash.cache.tables import BlockTable, CachedRequest, CacheHit, Held
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.pool import BlockPool
@@ -61,17 +61,29 @@ class Allocator:
 
     # -- admission -------------------------------------------------------------------------
 
-    def fits_wholly(
-        self, request: CachedRequest, hit: CacheHit, num_encoder_tokens: int, others: bool
-    ) -> bool:
+    def fits_wholly(self, request: CachedRequest, hit: CacheHit, step: Step, others: bool) -> bool:
         """Whether all tokens that the request has so far could be computed now."""
         tokens = self._slots(request.num_tokens)
-        needs = self._admission_needs(hit, tokens, tokens, num_encoder_tokens, True)
-        return sum(needs) <= self._free_for_admission(hit, others)
+        needs = self._admission_needs(hit, tokens, tokens, step.encoder, True)
+        states = self._states_beside(hit, hit.num_tokens + step.new, tokens)
+        return sum(needs) + states <= self._free_for_admission(hit, others)
 
-    def admit(
-        self, request: CachedRequest, hit: CacheHit, step: Step, generation: int, others: bool
-    ) -> tuple[Held, NewBlocks] | None:
+    def _states_beside(self, hit: CacheHit, step_end: int, num_tokens: int) -> int:
+        """States that are held beside the running one when the last step of the tokens begins.
+
+        A step that goes on in another block reads the state before it while it writes its own. If
+        the first step reaches that block, there is none; a hit of nobody else is given back then.
+        (Steps to come are not known: counted with all blocks of the tokens, never too few.)
+        """
+        count = 0
+        for manager in self._managers:
+            size = manager.block_size
+            if manager.spec.kind == MAMBA and ceil_div(step_end, size) < ceil_div(num_tokens, size):
+                hit_state = hit.block_ids[manager.group][-1:]
+                count += not any(hit_state) or self._pool.count_free(hit_state) == 0
+        return count
+
+    def admit(self, held: Held, hit: CacheHit, step: Step, others: bool) -> NewBlocks | None:
         """Hold the blocks of the hit and new ones behind them; None if they are lacking.
 
         `others`: whether other requests run, for which the watermark is kept free.
@@ -87,8 +99,9 @@ class Allocator:
             if real:
                 self._pool.touch(real)
             tables.append(BlockTable(list(ids), num_cached=len(ids), retired=len(ids) - len(real)))
-        held = Held(request, tables, generation, hit.num_tokens, junction=hit.shared_prefix_tokens)
-        return held, self._grow(held, needs, slots, main, step.new)
+        held.tables, held.num_computed = tables, hit.num_tokens
+        held.junction = hit.shared_prefix_tokens
+        return self._grow(held, needs, slots, main, step.new)
 
     def _admission_needs(
         self,
@@ -150,7 +163,7 @@ class Allocator:
             if need or manager.spec.kind == MAMBA:
                 manager.grow(table, slots, main, ids)
             new.append(ids)
-        held.open_steps.append(new_tokens)
+        held.open_step(new_tokens, main)
         return tuple(new)
 
     # -- giving back -----------------------------------------------------------------------

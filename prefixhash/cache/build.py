@@ -52,7 +52,7 @@ class CacheOptions:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise InvalidArgumentError(name, value, "must be an integer of at least 1, or None")
-        if not 0 <= self.watermark < 1:
+        if not isinstance(self.watermark, (int, float)) or not 0 <= self.watermark < 1:
             raise InvalidArgumentError("watermark", self.watermark, "must lie in [0, 1)")
         if self.verify_tokens and self.block_hasher is None:
             raise InvalidArgumentError(
@@ -97,6 +97,7 @@ class CacheParts:
     verifier: TokenVerifier | None
     hash_block_size: int
     alignment: int
+    drop: int
 
     @classmethod
     def build(
@@ -123,17 +124,21 @@ class CacheParts:
             for i, group in enumerate(groups)
         )
         verifier = TokenVerifier(options.block_hasher, unit) if options.verify_tokens else None
+        # A drafter has no state layers.
+        eagle = (group for group in cacheable if group.eagle and group.kind != MAMBA)
+        drop = max((group.block_size for group in eagle), default=0)
         publisher = Publisher(
             managers,
             pool,
             unit,
             alignment,
             options.retention_interval,
+            drop,
             options.block_hasher,
             verifier,
         )
         search = HitSearch(managers, unit)
-        return cls(pool, managers, search, publisher, verifier, unit, alignment)
+        return cls(pool, managers, search, publisher, verifier, unit, alignment, drop)
 
 
 def _cap(group: CacheGroup, options: CacheOptions) -> int | None:

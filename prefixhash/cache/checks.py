@@ -20,13 +20,18 @@ from prefixhash.pool import BlockPool
 
 
 def check_hashes(request: CachedRequest, hash_block_size: int, hasher: Any) -> None:
-    """Refuse a request that is hashed at another block size, or not at all.
+    """Refuse a request that is hashed at another block size or by another profile, or not at all.
 
     Hashes of smaller blocks would stand for more tokens than they cover: wrong reuse. Hashes of
-    larger blocks, or none, would never be hit. A profile that looks ahead completes a block late.
+    larger blocks or another profile, or none, would never be hit. Of a request that does not say
+    what hashed it, only the number of hashes is looked at; a profile that looks ahead completes a
+    block late.
     """
     count = len(request.block_hashes)
-    count_full = getattr(hasher, "num_full_blocks", None)
+    own = getattr(request, "block_hasher", None)
+    if own is not None and own is not hasher:
+        _check_hasher(own, hash_block_size, hasher)
+    count_full = getattr(own or hasher, "num_full_blocks", None)
     if count_full is not None:
         most = least = count_full(request.num_tokens)
     else:
@@ -43,6 +48,34 @@ def check_hashes(request: CachedRequest, hash_block_size: int, hasher: Any) -> N
     )
 
 
+def _check_hasher(own: Any, hash_block_size: int, hasher: Any) -> None:
+    if getattr(own, "block_size", hash_block_size) != hash_block_size:
+        raise InvalidRequestError(
+            "block_hasher",
+            own,
+            f"hashes at another block size: give the request a BlockHasher({hash_block_size}), or "
+            "build the cache with another hash_block_size",
+        )
+    profile = getattr(hasher, "profile", None)
+    if profile is not None and getattr(own, "profile", profile) != profile:
+        raise InvalidRequestError(
+            "block_hasher", own, f"is not what this cache was built with: {hasher!r}"
+        )
+
+
+def check_shape(hit: CacheHit, num_groups: int) -> None:
+    """Refuse what is no `CacheHit`, or of a cache with other groups."""
+    if not (
+        isinstance(hit, CacheHit)
+        and isinstance(hit.num_tokens, int)
+        and isinstance(hit.shared_prefix_tokens, int)
+        and isinstance(hit.block_ids, tuple)
+        and len(hit.block_ids) == num_groups
+        and all(isinstance(ids, (list, tuple)) for ids in hit.block_ids)
+    ):
+        raise InvalidArgumentError("hit", hit, "must be what lookup() of this cache returned")
+
+
 def check_hit(
     request: CachedRequest,
     hit: CacheHit,
@@ -51,8 +84,9 @@ def check_hit(
     hash_block_size: int,
 ) -> None:
     """Refuse a hit whose blocks do not carry the request's own hashes, now. O(blocks)."""
+    check_shape(hit, len(managers))
     length = hit.num_tokens
-    if not 0 <= length < max(request.num_tokens, 1) or len(hit.block_ids) != len(managers):
+    if not 0 <= length < max(request.num_tokens, 1):
         raise InvalidArgumentError("hit", length, "is no lookup of this request: look it up again")
     for manager, ids in zip(managers, hit.block_ids, strict=True):
         if not manager.spec.cacheable or not length:
@@ -80,10 +114,14 @@ def check_unchanged(held: Held, request: CachedRequest, *, tokens: bool = True) 
         )
     if not tokens:
         return
+    num_truncations = getattr(request, "num_truncations", 0)
+    if num_truncations != held.num_truncations:
+        held.note_cuts(num_truncations)
     hashes = request.block_hashes
     count = held.num_hashes
     if (
-        request.num_tokens < held.num_known
+        held.lowest_cut < held.num_computed
+        or request.num_tokens < held.num_known
         or len(hashes) < count
         or (count and hashes[count - 1] != held.last_hash)
     ):
@@ -104,6 +142,13 @@ def check_commit(held: Held, num_computed: int) -> None:
             num_computed,
             f"must lie between the {held.num_computed} tokens committed before and the {most} "
             "that steps were allocated for; to compute tokens again, preempt() the request",
+        )
+    if num_computed > held.lowest_cut:
+        raise InvalidArgumentError(
+            "num_computed_tokens",
+            num_computed,
+            f"the tokens from {held.lowest_cut} on were exchanged after their step was allocated, "
+            f"so it has computed others: commit {held.lowest_cut} at most",
         )
 
 

@@ -56,8 +56,9 @@ class CacheGroup:
     eagle: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", _SAME_AS.get(self.kind, self.kind))
-        if self.kind not in _KINDS:
+        kind = _SAME_AS.get(self.kind, self.kind) if isinstance(self.kind, str) else None
+        object.__setattr__(self, "kind", kind or self.kind)
+        if kind not in _KINDS:
             raise InvalidArgumentError("kind", self.kind, f"must be one of {', '.join(_KINDS)}")
         _positive("block_size", self.block_size)
         if self.kind == SLIDING:
@@ -118,6 +119,8 @@ def as_groups(groups: Iterable[Any], *, eagle: bool = False) -> tuple[CacheGroup
     With `eagle`, the groups that are marked as a drafter's (`is_draft`, `is_eagle_group`) drop the
     last block of a hit; if none is marked, all that can be hit do.
     """
+    if not isinstance(groups, Iterable):
+        raise InvalidArgumentError("groups", groups, "must be a list of groups")
     given = list(groups)
     found = [as_group(value) for value in given]
     if not found:

@@ -13,15 +13,17 @@ from prefixhash.cache.checks import (
     check_commit,
     check_hashes,
     check_hit,
+    check_shape,
     check_unchanged,
 )
 from prefixhash.cache.groups import CacheGroup, as_groups
 from prefixhash.cache.managers import AttentionManager
 from prefixhash.cache.stats import CacheStats, StatsCounter
-from prefixhash.cache.steps import chunk_end, common_blocks
+from prefixhash.cache.steps import chunk_end, common_blocks, last_hit
 from prefixhash.cache.tables import CachedRequest, CacheHit, Held
-from prefixhash.errors import InvalidRequestError
+from prefixhash.errors import InvalidArgumentError, InvalidRequestError
 from prefixhash.pool import BlockPool, Event, ResidencySampler
+from prefixhash.pool.arguments import check_count
 
 
 class PrefixCache:
@@ -95,6 +97,7 @@ class PrefixCache:
         self.pool: BlockPool = parts.pool
         self.hash_block_size: int = parts.hash_block_size
         self.alignment: int = parts.alignment
+        self._drop = parts.drop
         self.max_model_len = max_model_len
         self.generation = 0
         self._managers: Sequence[AttentionManager] = parts.managers
@@ -177,32 +180,40 @@ class PrefixCache:
                     "hit", hit, "the request holds blocks: only its first step can take a hit"
                 )
             return self._allocator.extend(held, step)
+        whole = self._whole_sequence if whole_sequence is None else whole_sequence
+        return self._admit(request, hit, step, whole=whole)
+
+    def _admit(
+        self, request: CachedRequest, hit: CacheHit | None, step: Step, *, whole: bool
+    ) -> tuple[list[int], ...] | None:
+        """The first step of a request. What may raise comes before the first change."""
+        num_tokens, caching = request.num_tokens, self.pool.enable_caching
+        held = Held.of(request, self.generation, self._hasher)
         if hit is None:
             hit = CacheHit.none(len(self._managers))
         else:
-            check_hashes(request, self.hash_block_size, self._hasher)
+            if caching:
+                check_hashes(request, self.hash_block_size, self._hasher)
             check_hit(request, hit, self._managers, self.pool, self.hash_block_size)
-        whole = self._whole_sequence if whole_sequence is None else whole_sequence
-        others = bool(self._held)
-        if whole and not self._allocator.fits_wholly(request, hit, num_encoder_tokens, others):
-            return None
-        admitted = self._allocator.admit(request, hit, step, self.generation, others)
-        if admitted is None:
-            return None
-        held, new = admitted
-        held.seal(hit.num_tokens, self.hash_block_size)
-        if not self.pool.enable_caching:
+        if self._verifier is not None:
+            held.records = self._verifier.records_of(request, hit, self._managers)
+        reuse = self._publisher.describe_reuse(request, hit.block_ids) if self._report_reuse else ()
+        if caching:
+            held.seal(hit.num_tokens, self.hash_block_size)
+        else:
             held.next_publish = sys.maxsize
+        others = bool(self._held)
+        if whole and not self._allocator.fits_wholly(request, hit, step, others):
+            return None
+        new = self._allocator.admit(held, hit, step, others)
+        if new is None:
+            return None
         self._held[request.request_id] = held
-        self._count(request, hit)
-        return new
-
-    def _count(self, request: CachedRequest, hit: CacheHit) -> None:
         again = request.request_id in self._preempted
         self._preempted.discard(request.request_id)
-        self._counter.admitted(request.num_tokens, hit.num_tokens, self.hash_block_size, again)
-        if self._report_reuse and hit.num_tokens:
-            self._publisher.report_reuse(request, hit.block_ids)
+        self._counter.admitted(num_tokens, hit.num_tokens, self.hash_block_size, again)
+        self._publisher.report_reuse(reuse)
+        return new
 
     def trim(self, request: CachedRequest) -> None:
         """Give back what has left every attention window, as the next `allocate` would."""
@@ -222,7 +233,7 @@ class PrefixCache:
         """
         held = self._running(request)
         check_commit(held, num_computed_tokens)
-        closed, ends = held.steps_until(num_computed_tokens)
+        closed, ends, rejected = held.steps_until(num_computed_tokens)
         known = min(num_computed_tokens, request.num_tokens)
         # Most steps of a decode complete no block and have nothing to publish.
         if num_computed_tokens >= held.next_publish and held.generation == self.generation:
@@ -230,9 +241,8 @@ class PrefixCache:
             self._publisher.publish(held, known, ends)
             held.seal(num_computed_tokens, self.hash_block_size)
         elif self._publisher.has_state:
-            held.step_ends.update(ends)
-        held.num_computed, held.num_known = num_computed_tokens, known
-        del held.open_steps[:closed]
+            held.step_ends.update(end for end in ends if not end % self.hash_block_size)
+        held.close_steps(num_computed_tokens, known, closed, rejected)
 
     # -- end -------------------------------------------------------------------------------
 
@@ -278,8 +288,13 @@ class PrefixCache:
 
         Raises:
             InvalidRequestError: the request holds no blocks.
+            InvalidArgumentError: there is no such group.
         """
-        return list(self._running(request, tokens=False).tables[group].blocks)
+        held = self._running(request, tokens=False)
+        check_count("group", group, 0)
+        if group >= len(held.tables):
+            raise InvalidArgumentError("group", group, f"this cache has {len(held.tables)} groups")
+        return list(held.tables[group].blocks)
 
     def num_computed_tokens(self, request: CachedRequest) -> int:
         """Tokens committed so far, hits included; 0 for a request that holds no blocks."""
@@ -305,14 +320,17 @@ class PrefixCache:
         same prompt can be hit, and else at multiples of the alignment. Without a state group the
         number is returned as it is.
         """
-        if not any(manager.spec.kind == "mamba" for manager in self._managers):
+        if not self._publisher.has_state:
             return num_new_tokens
+        check_count("num_new_tokens", num_new_tokens, 1)
+        if hit is not None:
+            check_shape(hit, len(self._managers))
         held = self._held.get(request.request_id)
         start = held.num_scheduled if held else hit.num_tokens if hit else 0
         junction = held.junction if held else hit.shared_prefix_tokens if hit else 0
         prompt = request.num_prompt_tokens
-        end = chunk_end(start, start + num_new_tokens, prompt, junction, self.alignment)
-        return end - start
+        stops = junction, last_hit(prompt, self.alignment, self._drop)
+        return chunk_end(start, start + num_new_tokens, prompt, stops, self.alignment) - start
 
     @property
     def num_running(self) -> int:

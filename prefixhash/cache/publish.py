@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from prefixhash.cache.groups import CHUNKED, MAMBA, SLIDING
 from prefixhash.cache.managers import AttentionManager
-from prefixhash.cache.search import coarse
+from prefixhash.cache.search import coarse_run
+from prefixhash.cache.steps import last_hit
 from prefixhash.cache.tables import BlockTable, CachedRequest, Held
 from prefixhash.cache.verify import TokenVerifier
 from prefixhash.pool import BlockPool, StoredTokens
@@ -21,28 +22,29 @@ class Retention(NamedTuple):
     """How densely groups that keep windows or states keep them.
 
     `interval` None keeps them at every aligned length, a positive number at its multiples; 0 keeps
-    only those at the ends of prompts and where requests were seen to part.
+    only those at the ends of prompts and where requests were seen to part. `drop` is how many
+    matched tokens a drafter has computed again.
     """
 
     interval: int | None
     alignment: int
-    eagle: bool
+    drop: int
 
     def boundaries(self, request: CachedRequest, junction: int) -> list[int]:
         """The lengths at which requests with this prompt are expected to part.
 
-        The same prompt again hits less than all of it, a longer one all of it; a drafter drops one
-        unit more. One unit less is kept, too: a request that parts inside the last unit ends there.
+        The same prompt again hits less than all of it, a longer one all of it; a drafter's drop
+        comes off both. One unit less is kept, too: a request that parts inside the last unit ends
+        there.
         """
         if self.interval is None:
             return []
         unit = self.alignment
-        drop = unit if self.eagle else 0
         prompt = request.num_prompt_tokens
-        ends = {(prompt - 1) // unit * unit - drop, prompt // unit * unit - drop}
+        ends = {last_hit(prompt, unit, self.drop), (prompt - self.drop) // unit * unit}
         ends |= {end - unit for end in ends}
         if junction:
-            ends |= {junction, junction - drop}
+            ends |= {junction, (junction - self.drop) // unit * unit}
         return [end for end in ends if end > 0]
 
 
@@ -65,6 +67,7 @@ class Publisher:
         hash_block_size: int,
         alignment: int,
         retention_interval: int | None,
+        drop: int,
         block_hasher: Any,
         verifier: TokenVerifier | None,
     ) -> None:
@@ -74,8 +77,7 @@ class Publisher:
         self._alignment = alignment
         self._single = len(self._managers) == 1
         self.has_state = any(manager.spec.kind == MAMBA for manager in self._managers)
-        eagle = any(manager.spec.eagle for manager in self._managers)
-        self._retention = Retention(retention_interval, alignment, eagle)
+        self._retention = Retention(retention_interval, alignment, drop)
         self._hasher = block_hasher
         self._verifier = verifier
 
@@ -84,9 +86,9 @@ class Publisher:
 
         `step_ends` are positions at which steps ended, of which state groups keep the state.
         """
-        if self.has_state:
-            held.step_ends.update(step_ends)
-        hashed = min(num_tokens, len(held.request.block_hashes) * self._hash_block_size)
+        exact = held.step_ends.union(step_ends) if self.has_state else held.step_ends
+        known = max(num_tokens - held.lookahead, 0)
+        hashed = min(known, len(held.request.block_hashes) * self._hash_block_size)
         runs: list[_Run] = []
         ends: list[int] = []
         for manager in self._managers:
@@ -94,7 +96,7 @@ class Publisher:
             end = self._findable(hashed, manager) // manager.block_size
             ends.append(end)
             if end > table.num_cached:
-                runs += self._runs(held, manager, table, end)
+                runs += self._runs(held, manager, table, end, exact)
         # Everything that may fail (extra keys of media) comes before the first change.
         about = self._describe(held.request, runs)
         if self._verifier is not None:
@@ -105,6 +107,8 @@ class Publisher:
         for manager, end in zip(self._managers, ends, strict=True):
             table = held.tables[manager.group]
             table.num_cached = max(table.num_cached, end)
+        if self.has_state:
+            held.step_ends = {end for end in exact if end > hashed - hashed % self._alignment}
 
     def _findable(self, num_tokens: int, manager: AttentionManager) -> int:
         """Tokens of the longest hit that this prefix can serve, with the block for a drafter."""
@@ -116,27 +120,28 @@ class Publisher:
         return aligned
 
     def _runs(
-        self, held: Held, manager: AttentionManager, table: BlockTable, end: int
+        self, held: Held, manager: AttentionManager, table: BlockTable, end: int, exact: set[int]
     ) -> list[_Run]:
         start = table.num_cached
-        hashes = coarse(held.request.block_hashes, manager.block_size // self._hash_block_size)
+        factor = manager.block_size // self._hash_block_size
+        hashes = coarse_run(held.request.block_hashes, factor, start, end)
         if manager.spec.downward_closed:
-            return [_Run(manager, start, table.blocks[start:end], hashes[start:end])]
+            return [_Run(manager, start, table.blocks[start:end], hashes)]
         boundaries = self._retention.boundaries(held.request, held.junction)
         mask = manager.keep_mask(start, end, self._retention.interval, boundaries)
         runs: list[_Run] = []
         first = start
         for place in range(start, end + 1):
-            if place == end or not self._wanted(held, manager, table, mask, start, place):
+            if place == end or not self._wanted(exact, manager, table, mask, start, place):
                 if place > first:
-                    ids, keys = table.blocks[first:place], hashes[first:place]
+                    ids, keys = table.blocks[first:place], hashes[first - start : place - start]
                     runs.append(_Run(manager, first, ids, keys))
                 first = place + 1
         return runs
 
     @staticmethod
     def _wanted(
-        held: Held,
+        exact: set[int],
         manager: AttentionManager,
         table: BlockTable,
         mask: list[bool] | None,
@@ -145,7 +150,7 @@ class Publisher:
     ) -> bool:
         if not table.blocks[place] or (mask is not None and not mask[place - start]):
             return False
-        return manager.is_exact(place, held.step_ends)
+        return manager.is_exact(place, exact)
 
     def _remember(self, held: Held, run: _Run) -> None:
         if self._verifier is None:
@@ -157,22 +162,34 @@ class Publisher:
 
     # -- events ----------------------------------------------------------------------------
 
-    def report_reuse(self, request: CachedRequest, block_ids: Sequence[Sequence[int]]) -> None:
-        """Report the blocks of a hit once more, for consumers that missed them."""
-        for manager in self._managers:
+    def describe_reuse(
+        self, request: CachedRequest, block_ids: Sequence[Sequence[int]]
+    ) -> list[tuple[_Run, StoredTokens]]:
+        """What `report_reuse` says of the blocks of a hit; nothing without events."""
+        runs = []
+        for manager in self._managers if self._pool.events_enabled else ():
             ids = block_ids[manager.group]
             first = next((place for place, block in enumerate(ids) if block), len(ids))
-            hashes = coarse(request.block_hashes, manager.block_size // self._hash_block_size)
-            run = _Run(manager, first, list(ids[first:]), hashes[first : len(ids)])
-            if run.ids and self._pool.events_enabled:
-                self._pool.report_reuse(run.hashes, manager.group, self._about(request, run, set()))
+            factor = manager.block_size // self._hash_block_size
+            hashes = coarse_run(request.block_hashes, factor, first, len(ids))
+            if hashes:
+                runs.append(_Run(manager, first, list(ids[first:]), hashes))
+        return list(zip(runs, self._tell(request, runs), strict=True))
+
+    def report_reuse(self, described: Iterable[tuple[_Run, StoredTokens]]) -> None:
+        """Report the blocks of a hit once more, for consumers that missed them."""
+        for run, about in described:
+            self._pool.report_reuse(run.hashes, run.manager.group, about)
 
     def _describe(
         self, request: CachedRequest, runs: Sequence[_Run]
     ) -> Sequence[StoredTokens | None]:
         if not self._pool.events_enabled:
             return [None] * len(runs)
-        about = []
+        return self._tell(request, runs)
+
+    def _tell(self, request: CachedRequest, runs: Sequence[_Run]) -> list[StoredTokens]:
+        about: list[StoredTokens] = []
         reported: set[bytes] = set()
         for run in runs:
             about.append(self._about(request, run, reported))

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from prefixhash.cache.managers import AttentionManager
 from prefixhash.cache.tables import CacheHit
-from prefixhash.hashing import CoarseBlockHashes
 
 
 class HitSearch:
@@ -82,4 +81,12 @@ class HitSearch:
 
 def coarse(block_hashes: Sequence[bytes], factor: int) -> Sequence[bytes]:
     """The hashes of blocks `factor` times as large."""
-    return block_hashes if factor == 1 else CoarseBlockHashes(block_hashes, factor)[:]
+    return block_hashes if factor == 1 else coarse_run(block_hashes, factor, 0, None)
+
+
+def coarse_run(
+    block_hashes: Sequence[bytes], factor: int, start: int, end: int | None
+) -> Sequence[bytes]:
+    """Those of the blocks start .. end - 1 only, as `CoarseBlockHashes` has them. O(result)."""
+    stop = None if end is None else end * factor
+    return block_hashes[(start + 1) * factor - 1 : stop : factor]

@@ -46,14 +46,8 @@ class MambaManager(AttentionManager):
     def blocks_to_admit(
         self, hit: Sequence[int], num_computed: int, num_tokens: int, main_tokens: int, capped: bool
     ) -> int:
-        """As `blocks_wanted`, behind the blocks of the hit.
-
-        For the whole sequence (`capped`) one more where nothing was hit and it spans several
-        blocks: a later step reads the state before it while it writes its own. (With a hit, the
-        block that was hit is given back by then.)
-        """
-        wanted = self.blocks_wanted(BlockTable(list(hit)), num_tokens, main_tokens)
-        return wanted + (capped and not any(hit) and main_tokens > self.block_size)
+        """As `blocks_wanted`, behind the blocks of the hit."""
+        return self.blocks_wanted(BlockTable(list(hit)), num_tokens, main_tokens)
 
     def grow(self, table: BlockTable, num_tokens: int, main_tokens: int, new: list[int]) -> None:
         """Move the running state to a new block; speculative blocks move along with it."""
@@ -74,7 +68,10 @@ class MambaManager(AttentionManager):
         """States before the one that is read next; gaps between them are skipped."""
         blocks = table.blocks
         last = min(self.skipped_tokens(num_computed) // self.block_size, len(blocks))
-        return [place for place in range(last - 1, table.retired - 1, -1) if blocks[place]]
+        places = [place for place in range(last - 1, table.retired - 1, -1) if blocks[place]]
+        if not places:
+            table.retired = max(table.retired, last)  # a long gap is walked over once
+        return places
 
     def keep_mask(
         self, start: int, end: int, interval: int | None, boundaries: Sequence[int]

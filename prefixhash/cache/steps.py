@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
-def chunk_end(start: int, end: int, prompt: int, junction: int, alignment: int) -> int:
+def last_hit(num_tokens: int, alignment: int, drop: int) -> int:
+    """The longest hit of a prompt of `num_tokens` that was computed before; may be below 0.
+
+    Its last token is computed in any case; a drafter drops the last `drop` tokens that match.
+    """
+    return (num_tokens - max(drop, 1)) // alignment * alignment
+
+
+def chunk_end(start: int, end: int, prompt: int, stops: Iterable[int], alignment: int) -> int:
     """Where a step from `start` that may reach `end` should stop for a state to be worth keeping.
 
-    At the first of: where other requests were seen to part (`junction`), the last place where the
-    same prompt can be hit, the last multiple of the alignment; `end` if none lies on the way.
+    At the first of the `stops`; within the prompt, else, at the last multiple of the alignment;
+    `end` if none lies on the way.
     """
-    last = (prompt - 1) // alignment * alignment
-    for stop in sorted((junction, last)):
+    for stop in sorted(stops):
         if start < stop < end:
             return stop
     aligned = end // alignment * alignment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -11,7 +12,9 @@ class CachedRequest(Protocol):
     """What `PrefixCache` reads of a request; `prefixhash.Request` and vLLM's have it.
 
     `num_prompt_tokens` is read with sparse retention or state groups only, `all_token_ids` with
-    events or `verify_tokens` only.
+    events or `verify_tokens` only. Three more are read where they exist, as on our `Request`:
+    `block_hasher` (is it hashed as this cache needs it?), `num_truncations` and `lowest_cut_since`
+    (was it cut and grown again?).
     """
 
     @property
@@ -44,13 +47,13 @@ class Held:
     """A request that holds blocks."""
 
     request: Any
-    tables: list[BlockTable]
     generation: int
+    tables: list[BlockTable] = field(default_factory=list)
     # Tokens whose KV is known to be right: hits, then what commit reported.
-    num_computed: int
+    num_computed: int = 0
     # Sizes of the steps that were allocated and not yet committed, oldest first.
     open_steps: list[int] = field(default_factory=list)
-    # Positions at which a step ended and that lie on a block boundary of a state group.
+    # Ends of hash blocks at which a step ended, as far as a state there may still be published.
     step_ends: set[int] = field(default_factory=set)
     # Fewer computed tokens than this complete no hash block: there is nothing to publish.
     next_publish: int = 0
@@ -61,18 +64,63 @@ class Held:
     # Number and last of the hashes of computed blocks: they must not change afterwards.
     num_hashes: int = 0
     last_hash: bytes | None = None
+    # Tokens behind a block that its hash needs, too.
+    lookahead: int = 0
+    # Tokens that the request knew of those scheduled; truncations of it that were looked at, and
+    # the lowest cut into those tokens since the oldest open step was allocated.
+    num_given: int = 0
+    num_truncations: int = 0
+    lowest_cut: int = sys.maxsize
     # With verify_tokens: one record per hash, see prefixhash.cache.verify.
     records: list[Any] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, request: CachedRequest, generation: int, hasher: Any) -> Held:
+        """Of a request that holds nothing yet; `hasher` is the cache's, if it has one."""
+        hasher = hasher or getattr(request, "block_hasher", None)
+        profile = getattr(hasher, "profile", None)
+        return cls(
+            request,
+            generation,
+            num_truncations=getattr(request, "num_truncations", 0),
+            lookahead=getattr(profile, "lookahead_tokens", 0),
+        )
 
     @property
     def num_scheduled(self) -> int:
         """Tokens that are computed or being computed."""
         return self.num_computed + sum(self.open_steps)
 
-    def steps_until(self, num_computed: int) -> tuple[int, list[int]]:
+    def open_step(self, num_tokens: int, end: int) -> None:
+        """A step up to `end` was allocated. It reads the tokens as the request has them now."""
+        if not self.open_steps:
+            self.lowest_cut = sys.maxsize
+        self.open_steps.append(num_tokens)
+        self.num_given = max(self.num_given, min(end, self.request.num_tokens))
+
+    def close_steps(self, num_computed: int, num_known: int, closed: int, rejected: bool) -> None:
+        """The first `closed` steps are over; `rejected`: the last one was computed in part only.
+
+        Then no step behind it has read tokens of the request: those come after the rejected ones.
+        """
+        self.num_computed, self.num_known = num_computed, num_known
+        del self.open_steps[:closed]
+        if rejected:
+            self.num_given = num_computed
+            self.lowest_cut = sys.maxsize
+
+    def note_cuts(self, num_truncations: int) -> None:
+        """The request says that it was cut: keep the lowest cut into tokens that steps read."""
+        cut: int = self.request.lowest_cut_since(self.num_truncations)
+        self.num_truncations = num_truncations
+        if cut < max(self.num_given, self.num_computed):
+            self.lowest_cut = min(self.lowest_cut, cut)
+
+    def steps_until(self, num_computed: int) -> tuple[int, list[int], bool]:
         """How many open steps `num_computed` closes, and where those ended that it covers wholly.
 
-        A step that is covered only in part had its drafts rejected; it is closed all the same.
+        A step that is covered only in part had its drafts rejected; it is closed all the same, and
+        the last value says so.
         """
         closed = 0
         ends = []
@@ -84,17 +132,17 @@ class Held:
             position += step
             if position <= num_computed:
                 ends.append(position)
-        return closed, ends
+        return closed, ends, position > num_computed
 
     def seal(self, num_computed: int, hash_block_size: int) -> None:
         """Remember the hash of the last computed block: tokens before it must not change now."""
         hashes = self.request.block_hashes
-        count = min(num_computed // hash_block_size, len(hashes))
+        count = min(max(num_computed - self.lookahead, 0) // hash_block_size, len(hashes))
         self.num_known = max(self.num_known, count * hash_block_size)
         if count > self.num_hashes:
             self.num_hashes = count
             self.last_hash = hashes[count - 1]
-        self.next_publish = (count + 1) * hash_block_size
+        self.next_publish = (count + 1) * hash_block_size + self.lookahead
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 from prefixhash.cache.managers import AttentionManager
 from prefixhash.cache.tables import CachedRequest, CacheHit
+from prefixhash.errors import StaleHitError
 
 
 class BlockRecord:
@@ -59,6 +60,27 @@ class TokenVerifier:
     def published(self, block: int, group: int, record: BlockRecord) -> None:
         """The block now carries the hash that the record stands for."""
         self._behind[block, group] = record
+
+    def records_of(
+        self, request: CachedRequest, hit: CacheHit, managers: Sequence[AttentionManager]
+    ) -> list[BlockRecord]:
+        """The records of a hit, which the request goes on with: one copy of a shared prefix.
+
+        Raises:
+            StaleHitError: a block stands for another prefix than the request's, by now.
+        """
+        if self.first_foreign(request, hit, managers) is not None:
+            raise StaleHitError(
+                f"a block of the hit of {hit.num_tokens} tokens of request "
+                f"{request.request_id!r} holds other tokens by now: look it up again"
+            )
+        ends = ((ids[-1], group) for group, ids in enumerate(hit.block_ids) if any(ids[-1:]))
+        record = self._behind.get(next(ends, (0, 0)))
+        records: list[BlockRecord] = []
+        while record is not None:
+            records.append(record)
+            record = record.parent
+        return records[::-1]
 
     def clear(self) -> None:
         """Forget all blocks."""

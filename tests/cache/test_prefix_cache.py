@@ -38,6 +38,7 @@ from .test_known_faults import ask, full, mamba, run, sliding, start
         ({"max_batched_tokens": -1}, "max_batched_tokens"),
         ({"watermark": 1.0}, "watermark"),
         ({"watermark": -0.1}, "watermark"),
+        ({"watermark": "much"}, "watermark"),
         ({"retention_interval": 5}, "retention_interval"),
         ({"retention_interval": -16}, "retention_interval"),
         ({"verify_tokens": True}, "verify_tokens"),
@@ -53,6 +54,8 @@ def test_init_refuses(options: dict[str, Any], argument: str) -> None:
 def test_init_needs_a_group() -> None:
     with pytest.raises(InvalidArgumentError, match="at least one group"):
         PrefixCache([], 10)
+    with pytest.raises(InvalidArgumentError, match="groups"):
+        PrefixCache(5, 10)  # type: ignore[arg-type]
 
 
 def test_unit_and_alignment() -> None:
@@ -390,6 +393,81 @@ def test_chunk_tokens() -> None:
     assert PrefixCache.single(9, 16).chunk_tokens(request, 77) == 77
 
 
+@pytest.mark.parametrize("retention", [None, 0])
+@pytest.mark.parametrize("length", [33, 40, 48, 49, 100])
+def test_chunk_tokens_leave_a_state_where_a_drafter_drops_to(
+    length: int, retention: int | None
+) -> None:
+    cache = PrefixCache([full(16, eagle=True), mamba(16)], 60, retention_interval=retention)
+    hits = []
+    for _ in range(2):
+        request = ask(cache, range(length))
+        hit: CacheHit | None = cache.lookup(request)
+        assert hit is not None
+        hits.append(hit.num_tokens)
+        done = hit.num_tokens
+        while done < length:
+            step = cache.chunk_tokens(request, length - done, hit)
+            assert cache.allocate(request, step, hit) is not None
+            hit = None
+            done += step
+            cache.commit(request, done)
+        cache.free(request)
+    assert hits == [0, (length - 16) // 16 * 16]
+
+
+@pytest.mark.parametrize("length", [80, 100, 127, 128, 144, 256, 280])
+def test_sparse_retention_keeps_what_a_drafter_drops_to(length: int) -> None:
+    """The same prompt hits as much as with dense retention."""
+    hits = []
+    for retention in (None, 0):
+        groups = [full(64), sliding(16, 32, eagle=True)]
+        cache = PrefixCache(groups, 100, retention_interval=retention)
+        run(cache, range(length))
+        hits.append(run(cache, range(length)))
+    assert hits == [(length - 16) // 64 * 64] * 2
+
+
+@pytest.mark.parametrize("bad", [0, -1, None, 1.5, "x"])
+def test_chunk_tokens_refuses(bad: Any) -> None:
+    cache = PrefixCache([full(16), mamba(16)], 60)
+    with pytest.raises(InvalidArgumentError, match="num_new_tokens"):
+        cache.chunk_tokens(ask(cache, range(100)), bad)
+
+
+@pytest.mark.parametrize("bad", [1, -1, None, "x"])
+def test_block_table_refuses_what_is_no_group(bad: Any) -> None:
+    cache = PrefixCache.single(10, 16)
+    request = ask(cache, range(33))
+    start(cache, request)
+    with pytest.raises(InvalidArgumentError, match="group"):
+        cache.block_table(request, bad)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        5,
+        "hit",
+        (0, ([], [])),
+        CacheHit("16", ([], [])),  # type: ignore[arg-type]
+        CacheHit(16, ([1],)),
+        CacheHit(16, [[1], [2]]),  # type: ignore[arg-type]
+        CacheHit(16, (5, 6)),  # type: ignore[arg-type]
+        CacheHit(16, ([None], [None])),  # type: ignore[list-item]
+        CacheHit(16, ([[1]], [[2]])),  # type: ignore[list-item]
+        CacheHit(0, ([], []), None),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_hit_is_refused(bad: Any) -> None:
+    cache = PrefixCache([full(16), mamba(16)], 60)
+    run(cache, range(32), chunk=16)
+    before = cache.pool.free_block_ids(), cache.stats
+    with pytest.raises((InvalidArgumentError, StaleHitError)):
+        cache.allocate(ask(cache, range(40)), 8, bad)
+    assert (cache.pool.free_block_ids(), cache.stats, cache.num_running) == (*before, 0)
+
+
 def test_check_finds_a_hold_that_no_table_has() -> None:
     cache = PrefixCache.single(10, 16)
     start(cache, ask(cache, range(33)))
@@ -427,6 +505,7 @@ def test_residency() -> None:
     ("arguments", "argument"),
     [
         ({"kind": "linear", "block_size": 16}, "kind"),
+        ({"kind": ["full_attention"], "block_size": 16}, "kind"),
         ({"kind": "full_attention", "block_size": 0}, "block_size"),
         ({"kind": "sliding_window", "block_size": 16}, "window"),
         ({"kind": "chunked_local", "block_size": 16}, "chunk"),
