@@ -259,10 +259,13 @@ def test_plans_are_values(model: dict[str, LayerSpec], options: PlanOptions) -> 
     assert again.tensors == plan.tensors
 
 
+SIZES = st.sampled_from([3, 12, 60, 400])
+
+
 @settings(max_examples=300)
 @given(
-    st.lists(st.integers(1, 60), min_size=1, max_size=6),
-    st.none() | st.integers(-3, 80),
+    st.lists(SIZES.flatmap(lambda top: st.integers(1, top)), min_size=1, max_size=6),
+    st.none() | SIZES.flatmap(lambda top: st.integers(-3, top)),
 )
 def test_approximate_gcd_equals_the_brute_force(values: list[int], bound: int | None) -> None:
     low = max(1, bound or 1)
@@ -274,14 +277,36 @@ def test_approximate_gcd_equals_the_brute_force(values: list[int], bound: int | 
     assert approximate_gcd(values, lower_bound=bound) == brute
 
 
-@pytest.mark.parametrize("bound", [None, 2, 10**6])
-def test_approximate_gcd_of_huge_values(bound: int | None) -> None:
-    """Linear in the maximum, this would take hours."""
-    values = [10**10, 10**10 + 19, 3 * 10**9 + 1]
-    found = approximate_gcd(values, lower_bound=bound)
-    assert found >= (bound or 1)
-    if bound is None:
-        assert found == 1
+@settings(max_examples=100)
+@given(st.lists(st.integers(1, 20_000), min_size=2, max_size=5), st.integers(1, 2_000))
+def test_approximate_gcd_of_large_values(values: list[int], bound: int) -> None:
+    """Only where a quotient drops can padding be least: ceil(x / k), tried for every k."""
+    assume(bound <= max(values))
+    quotients = range(1, max(values) // bound + 2)
+    tried = {bound} | {-(-value // k) for value in values for k in quotients}
+
+    def padding(d: int) -> tuple[int, int]:
+        return sum(-value % d for value in values), -d
+
+    assert approximate_gcd(values, bound) == min((d for d in tried if d >= bound), key=padding)
+
+
+@pytest.mark.parametrize(
+    ("values", "bound", "expected"),
+    [
+        # Linear in the maximum, these would take weeks.
+        ([10**30, 10**30 + 1], None, 1),
+        ([10**30, 6], 4, 8),
+        ([6 * 10**11, 9 * 10**11 + 3], None, 3),
+        ([6 * 10**11, 9 * 10**11], 3 * 10**11, 3 * 10**11),
+        ([10**12 - 1, 10**12 - 39], 2, 37),
+        ([10**12 - 1, 10**12 - 39], 10**5, 10**12 - 1),
+    ],
+)
+def test_approximate_gcd_of_huge_values(
+    values: list[int], bound: int | None, expected: int
+) -> None:
+    assert approximate_gcd(values, lower_bound=bound) == expected
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.floats(0, 5))

@@ -15,6 +15,7 @@ from prefixhash.layout.block_sizes import (
     resolve_block_sizes,
     select_kernel_block_size,
 )
+from prefixhash.layout.chunk import approximate_gcd
 from prefixhash.layout.grouping import equal_group_size, group_layers, unify_page_sizes
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
@@ -70,7 +71,7 @@ from prefixhash.layout.specs import (
     SlidingWindowMLASpec,
     SlidingWindowSpec,
 )
-from prefixhash.layout.tuples import approximate_gcd, group_layer_tuples
+from prefixhash.layout.tuples import group_layer_tuples
 from prefixhash.layout.views import (
     FUSED_ROWS,
     HEAD_MAJOR,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from prefixhash.errors import IncompatibleLayersError, InvalidArgumentError
+from prefixhash.errors import IncompatibleLayersError
+from prefixhash.layout.chunk import approximate_gcd
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
 from prefixhash.layout.packing import packed_layout
@@ -19,31 +20,6 @@ Layers = Mapping[str, LayerSpec]
 
 # Every attention kernel in use takes blocks of so many tokens.
 _KERNEL_TOKENS = 16
-
-
-def approximate_gcd(values: Sequence[int], lower_bound: int | None = None) -> int:
-    """The chunk d >= `lower_bound` that pads `values` least when each is rounded up to a multiple.
-
-    Among equals the largest; without a bound that is the greatest common divisor; a bound above
-    the largest value is returned as it is. Padding grows with d while all quotients ceil(x / d)
-    stay the same, so only the smallest d of each such range can win: about 2 * sqrt(max) candidates
-    per value instead of max.
-    """
-    if not values:
-        raise InvalidArgumentError("values", values, "at least one value is needed")
-    for value in values:
-        if value <= 0:
-            raise InvalidArgumentError("values", value, "must be positive")
-    low, high = max(1, lower_bound or 1), max(values)
-    if low > high:
-        return low
-    counts = Counter(values)
-    best, best_padding = low, _padding(counts, low, None)
-    for d in sorted(_range_starts(counts, low), reverse=True):
-        padding = _padding(counts, d, best_padding)
-        if (padding, -d) < (best_padding, -best):
-            best, best_padding = d, padding
-    return best
 
 
 def group_layer_tuples(families: Sequence[Layers]) -> tuple[KVCacheGroup, ...]:
@@ -94,31 +70,6 @@ def group_latent_model(layers: Layers) -> tuple[KVCacheGroup, ...]:
     for family in others.values():
         groups += _overlay_groups(family, width)
     return groups + tuple(_hidden_group(name, spec, width) for name, spec in hidden.items())
-
-
-def _padding(counts: Counter[int], d: int, limit: int | None) -> int:
-    """Total padding at chunk `d`; any value above `limit` once the sum has passed it."""
-    total = 0
-    for value, count in counts.items():
-        total += -value % d * count
-        if limit is not None and total > limit:
-            break
-    return total
-
-
-def _range_starts(counts: Counter[int], low: int) -> set[int]:
-    """Every d >= low at which some ceil(x / d) has just become smaller: d = ceil(x / k)."""
-    starts: set[int] = set()
-    for value in counts:
-        d = value
-        while d >= low:
-            starts.add(d)
-            if d == 1:
-                break
-            # The first k with ceil(value / k) < d gives the next smaller start.
-            k = -(-value // (d - 1))
-            d = -(-value // k)
-    return starts
 
 
 def _require_family(family: Layers, kind: type[LayerSpec]) -> None:
