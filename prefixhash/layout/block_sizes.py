@@ -14,7 +14,12 @@ from prefixhash.errors import (
 )
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import LayerSpec
-from prefixhash.layout.options import STATE_CACHE_MODES, require_positive
+from prefixhash.layout.options import (
+    STATE_CACHE_MODES,
+    require_integer,
+    require_one_of,
+    require_positive,
+)
 from prefixhash.layout.specs import MambaSpec
 
 
@@ -23,6 +28,9 @@ class MultipleOf:
     """A kernel takes every block size that is a multiple of `base`."""
 
     base: int
+
+    def __post_init__(self) -> None:
+        require_positive("base", self.base)
 
 
 KernelBlockSize = int | MultipleOf
@@ -92,6 +100,8 @@ def select_kernel_block_size(
     same.
     """
     require_positive("block_size", block_size)
+    for sizes in supported:
+        _check_sizes("supported", sizes)
     exact = {size for sizes in supported for size in sizes if isinstance(size, int)}
     candidates = [block_size, *sorted(exact, reverse=True)]
     for candidate in candidates:
@@ -120,9 +130,10 @@ def align_attention_with_states(
     state that no whole kernel block matches is refused.
     """
     require_positive("bytes_per_token", bytes_per_token)
-    if state_cache_mode not in STATE_CACHE_MODES:
-        problem = f"use one of {', '.join(STATE_CACHE_MODES)}"
-        raise InvalidArgumentError("state_cache_mode", state_cache_mode, problem)
+    require_integer("state_bytes", state_bytes, 0)
+    require_positive("block_size", block_size, optional=True)
+    require_positive("state_block_size", state_block_size, optional=True)
+    require_one_of("state_cache_mode", state_cache_mode, STATE_CACHE_MODES)
     kernel = _smallest(kernel_block_sizes)
     if state_bytes == 0:
         return AlignedBlocks(block_size or kernel, None, None)
@@ -167,9 +178,16 @@ def _takes(sizes: Sequence[KernelBlockSize], block_size: int) -> bool:
     )
 
 
+def _check_sizes(argument: str, sizes: Sequence[KernelBlockSize]) -> None:
+    for size in sizes:
+        if not isinstance(size, MultipleOf):
+            require_positive(argument, size)
+
+
 def _smallest(sizes: Sequence[KernelBlockSize]) -> int:
     if not sizes:
         raise InvalidArgumentError("kernel_block_sizes", sizes, "at least one is needed")
+    _check_sizes("kernel_block_sizes", sizes)
     return min(size.base if isinstance(size, MultipleOf) else size for size in sizes)
 
 

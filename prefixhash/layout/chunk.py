@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from numbers import Integral
 
 from prefixhash.errors import InvalidArgumentError
+from prefixhash.layout.options import require_integer, require_positive
 
 
 def approximate_gcd(values: Sequence[int], lower_bound: int | None = None) -> int:
@@ -37,13 +37,9 @@ def _checked(values: Sequence[int], lower_bound: int | None) -> tuple[Counter[in
     if not values:
         raise InvalidArgumentError("values", values, "at least one value is needed")
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-            raise InvalidArgumentError("values", value, "must be integers of 1 or more")
-    if lower_bound is None:
-        lower_bound = 1
-    if isinstance(lower_bound, bool) or not isinstance(lower_bound, Integral):
-        raise InvalidArgumentError("lower_bound", lower_bound, "must be an integer or None")
-    return Counter(int(value) for value in values), max(1, int(lower_bound))
+        require_positive("values", value)
+    require_integer("lower_bound", lower_bound, None, optional=True)
+    return Counter(map(int, values)), max(1, int(lower_bound or 1))
 
 
 class _Search:

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from prefixhash.errors import (
     IncompatibleLayersError,
     IncompatiblePageSizesError,
+    InvalidArgumentError,
 )
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
 from prefixhash.layout.merge import same_type, try_merge
-from prefixhash.layout.options import PlanOptions
+from prefixhash.layout.options import PlanOptions, options_or_default, require_positive
 from prefixhash.layout.specs import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -45,7 +46,8 @@ def group_layers(
     of layers. Raises `IncompatibleLayersError` or `IncompatiblePageSizesError` where the layers
     cannot be planned together.
     """
-    options = options or PlanOptions()
+    options = options_or_default(options)
+    _check(layer_specs, options)
     if not options.hybrid_groups:
         layer_specs = _without_hybrid(layer_specs)
     groups = _group(layer_specs, options)
@@ -56,6 +58,17 @@ def group_layers(
         dataclasses.replace(group, is_draft=not drafts.isdisjoint(group.layer_names))
         for group in groups
     )
+
+
+def _check(layers: Layers, options: PlanOptions) -> None:
+    if not isinstance(layers, Mapping):
+        raise InvalidArgumentError("layer_specs", layers, "must map layer names to specs")
+    for name, spec in layers.items():
+        if not isinstance(spec, LayerSpec):
+            raise InvalidArgumentError(f"layer_specs[{name!r}]", spec, "must be a layer spec")
+    unknown = [name for name in options.draft_layers if name not in layers]
+    if unknown:
+        raise InvalidArgumentError("draft_layers", unknown, "are not among the layers")
 
 
 def unify_page_sizes(layers: Layers) -> dict[str, LayerSpec]:
@@ -89,6 +102,10 @@ def equal_group_size(counts: Sequence[int], options: PlanOptions) -> int:
     equals the largest. Padding slots are bytes that no layer uses; every group is one more block
     table to fill at each step.
     """
+    if not counts:
+        raise InvalidArgumentError("counts", counts, "at least one bucket is needed")
+    for count in counts:
+        require_positive("counts", count)
     low, high = min(counts), max(counts)
     if options.group_policy == "reference":
         return high if high < _REFERENCE_RATIO * low else low

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from prefixhash.errors import InvalidArgumentError
-from prefixhash.layout.options import BlockNeed, PlanOptions, require_positive
+from prefixhash.layout.options import BlockNeed, PlanOptions, require_bool, require_positive
 from prefixhash.layout.rows import ITEM_SIZES, PLAIN, RowFormat, dtype_name
 
 SpecT = TypeVar("SpecT", bound="LayerSpec")
@@ -140,7 +140,10 @@ class AttentionSpec(LayerSpec):
         require_positive("num_kv_heads", self.num_kv_heads)
         require_positive("head_size", self.head_size)
         require_positive("head_size_v", self.head_size_v, optional=True)
+        require_bool("reads_by_block_stride", self.reads_by_block_stride)
         object.__setattr__(self, "dtype", dtype_name(self.dtype))
+        if not isinstance(self.row, RowFormat):
+            raise InvalidArgumentError("row", self.row, "must be a RowFormat, such as PLAIN")
         if not self.row.is_plain and self.item_size != 1:
             problem = f"row format {self.row.name!r} stores bytes: use uint8 or another 1-byte type"
             raise InvalidArgumentError("dtype", self.dtype, problem)

@@ -27,6 +27,9 @@ def merge_specs(layers: Mapping[str, LayerSpec]) -> LayerSpec:
     if not layers:
         raise InvalidArgumentError("layers", {}, "at least one layer is needed")
     name, first = next(iter(layers.items()))
+    for other, spec in layers.items():
+        if not isinstance(spec, LayerSpec):
+            raise InvalidArgumentError(f"layers[{other!r}]", spec, "must be a layer spec")
     if all(spec == first for spec in layers.values()):
         return first
     changes: dict[str, object] = {}

@@ -21,7 +21,13 @@ from prefixhash.layout.model_fields import (
     model_dtype_of,
 )
 from prefixhash.layout.model_rank import ModelLayer, Rank
-from prefixhash.layout.options import PlanOptions, require_positive
+from prefixhash.layout.options import (
+    STATE_CACHE_MODES,
+    PlanOptions,
+    require_integer,
+    require_one_of,
+    require_positive,
+)
 from prefixhash.layout.packing import lay_out_block
 from prefixhash.layout.specs import CrossAttentionSpec, MambaSpec, MLAAttentionSpec
 
@@ -73,7 +79,12 @@ class ModelLayers:
 
         `partition`: decoder layers per stage; default `split_layers`.
         """
+        require_positive("pipeline_parallel", count)
         sizes = split_layers(self.num_hidden_layers, count) if partition is None else partition
+        if not isinstance(sizes, Sequence):
+            raise InvalidArgumentError("partition", partition, "must list the layers per stage")
+        for size in sizes:
+            require_integer("partition", size, 0)
         if len(sizes) != count or sum(sizes) != self.num_hidden_layers:
             problem = f"must be {count} numbers that add up to {self.num_hidden_layers} layers"
             raise InvalidArgumentError("partition", list(sizes), problem)
@@ -143,6 +154,7 @@ def read_model_config(
         resolved = declared_kv_dtype(loaded, decoder) or architecture.kv_dtype
     rank = Rank(block_size, tensor_parallel, resolved, model_dtype, state_dtype, speculative_tokens)
     require_positive("max_model_len", max_model_len, optional=True)
+    require_one_of("state_cache_mode", state_cache_mode, STATE_CACHE_MODES)
     longest = max_model_len or longest_length(fields)
     layers = _check_layers(fields, architecture.build(fields, rank))
     return ModelLayers(
@@ -211,6 +223,7 @@ def split_layers(num_layers: int, stages: int) -> list[int]:
     Equal shares; what remains goes one each to the stages before the last one, since the last (and
     with few remaining layers the first) holds the embeddings.
     """
+    require_positive("num_layers", num_layers)
     require_positive("pipeline_parallel", stages)
     if stages > num_layers:
         problem = f"more stages than the model's {num_layers} layers"

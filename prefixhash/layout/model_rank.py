@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from prefixhash.errors import UnsupportedCombinationError
 from prefixhash.layout.layer_spec import LayerSpec
-from prefixhash.layout.options import require_positive
+from prefixhash.layout.options import require_integer, require_positive
 from prefixhash.layout.rows import (
     LATENT_584,
     LATENT_656,
@@ -44,8 +44,7 @@ class Rank:
     def __post_init__(self) -> None:
         require_positive("block_size", self.block_size, optional=True)
         require_positive("tensor_parallel", self.tensor_parallel)
-        if self.speculative_tokens:
-            require_positive("speculative_tokens", self.speculative_tokens)
+        require_integer("speculative_tokens", self.speculative_tokens, 0)
         storage_of(self.kv_dtype, self.model_dtype)
         if self.state_dtype != "auto":
             dtype_name(self.state_dtype, "state_dtype")

@@ -11,9 +11,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prefixhash.errors import InvalidArgumentError, NotEnoughMemoryError
+from prefixhash.errors import NotEnoughMemoryError
 from prefixhash.layout.groups import KVCacheGroup
-from prefixhash.layout.options import BlockNeed, PlanOptions
+from prefixhash.layout.options import (
+    BlockNeed,
+    PlanOptions,
+    options_or_default,
+    require_integer,
+    require_one_each,
+)
 from prefixhash.layout.packing import lay_out_block
 
 
@@ -79,6 +85,7 @@ class Budget:
     def for_bytes(
         cls, bytes_per_block: int, available_memory: int, options: PlanOptions
     ) -> Budget | None:
+        require_integer("available_memory", available_memory, None)
         if bytes_per_block == 0:
             return None
         if options.num_blocks_override is not None:
@@ -92,7 +99,7 @@ def blocks_needed(
     groups: Sequence[KVCacheGroup], options: PlanOptions | None = None
 ) -> tuple[int, ...]:
     """Blocks per group that one request of `options.max_model_len` tokens needs at most."""
-    options = options or PlanOptions()
+    options = options_or_default(options)
     return NeedCurve.of(groups, options).blocks(options.max_model_len)
 
 
@@ -101,7 +108,7 @@ def bytes_needed(groups: Sequence[KVCacheGroup], options: PlanOptions | None = N
 
     Blocks over all groups times the bytes of one block, padding included; without the null block.
     """
-    options = options or PlanOptions()
+    options = options_or_default(options)
     layout = lay_out_block(groups, cross_layer_packing=options.cross_layer_packing)
     return sum(blocks_needed(groups, options)) * layout.bytes_per_block
 
@@ -114,7 +121,7 @@ def estimate_max_model_len(
     0 if not even one token fits. Exact, not rounded to blocks. Needs that do not grow with the
     length give `max_model_len` or 0. O(log2(max_model_len) * kinds of groups).
     """
-    options = options or PlanOptions()
+    options = options_or_default(options)
     budget = Budget.of(groups, available_memory, options)
     if budget is None:
         return options.max_model_len
@@ -132,10 +139,8 @@ def auto_fit_max_model_len(
     Workers without layers limit nothing. Raises `NotEnoughMemoryError` if not even one token fits
     somewhere. Neither the options nor the groups are changed.
     """
-    options = options or PlanOptions()
-    if len(groups_per_worker) != len(available_memory):
-        problem = f"needs one entry per worker ({len(groups_per_worker)})"
-        raise InvalidArgumentError("available_memory", len(available_memory), problem)
+    options = options_or_default(options)
+    require_one_each("groups_per_worker", groups_per_worker, "available_memory", available_memory)
     lengths = [
         estimate_max_model_len(groups, memory, options)
         for groups, memory in zip(groups_per_worker, available_memory, strict=True)
@@ -161,7 +166,7 @@ def check_enough_memory(
     No layers need no memory. The error carries the bytes needed and available, the longest length
     that fits, and `worker`.
     """
-    options = options or PlanOptions()
+    options = options_or_default(options)
     budget = Budget.of(groups, available_memory, options)
     check_budgets(NeedCurve.of(groups, options), {worker: budget}, options)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
+from numbers import Integral, Real
 
 from prefixhash.errors import InvalidArgumentError
 
@@ -55,12 +57,15 @@ class PlanOptions:
             "prefill_context_parallel",
         ):
             require_positive(field, getattr(self, field), optional=field == "num_blocks_override")
-        if self.max_encoder_tokens is not None and self.max_encoder_tokens < 0:
-            raise InvalidArgumentError("max_encoder_tokens", self.max_encoder_tokens, "negative")
-        if self.group_price < 0:
-            raise InvalidArgumentError("group_price", self.group_price, "must not be negative")
-        _require_one_of("state_cache_mode", self.state_cache_mode, STATE_CACHE_MODES)
-        _require_one_of("group_policy", self.group_policy, GROUP_POLICIES)
+        require_integer("max_encoder_tokens", self.max_encoder_tokens, 0, optional=True)
+        for field in ("auto_fit", "hybrid_groups", "cross_layer_packing", "count_null_block"):
+            require_bool(field, getattr(self, field))
+        price = self.group_price
+        if not isinstance(price, Real) or not 0 <= price < math.inf:
+            raise InvalidArgumentError("group_price", price, "must be a number of 0 or more")
+        object.__setattr__(self, "draft_layers", names_of("draft_layers", self.draft_layers))
+        require_one_of("state_cache_mode", self.state_cache_mode, STATE_CACHE_MODES)
+        require_one_of("group_policy", self.group_policy, GROUP_POLICIES)
 
     @property
     def context_ranks(self) -> int:
@@ -92,14 +97,64 @@ class BlockNeed:
         return self.extra - (-tokens // self.unit)
 
 
+def options_or_default(options: PlanOptions | None) -> PlanOptions:
+    """`options`, or the defaults for None; raises `InvalidArgumentError` for anything else."""
+    if options is None:
+        return PlanOptions()
+    if not isinstance(options, PlanOptions):
+        raise InvalidArgumentError("options", options, "must be PlanOptions or None")
+    return options
+
+
 def require_positive(argument: str, value: int | None, *, optional: bool = False) -> None:
     """Raises `InvalidArgumentError` unless `value` is an integer of 1 or more."""
+    require_integer(argument, value, 1, optional=optional)
+
+
+def require_integer(
+    argument: str, value: int | None, least: int | None, *, optional: bool = False
+) -> None:
+    """Raises `InvalidArgumentError` unless `value` is an integer of `least` (if given) or more."""
     if value is None and optional:
         return
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise InvalidArgumentError(argument, value, "must be an integer of 1 or more")
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        problem = (
+            "must be an integer" if least is None else f"must be an integer of {least} or more"
+        )
+        raise InvalidArgumentError(argument, value, problem)
+    if least is not None and value < least:
+        raise InvalidArgumentError(argument, value, f"must be an integer of {least} or more")
 
 
-def _require_one_of(argument: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
+def require_one_each(
+    argument: str, workers: Sequence[object], other: str, memory: Sequence[int]
+) -> None:
+    """Raises `InvalidArgumentError` unless both are sequences with an entry for each worker."""
+    for name, value in ((argument, workers), (other, memory)):
+        if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+            raise InvalidArgumentError(name, value, "must be a sequence with an entry per worker")
+    if len(workers) != len(memory):
+        raise InvalidArgumentError(
+            other, len(memory), f"needs one entry per worker ({len(workers)})"
+        )
+
+
+def require_bool(argument: str, value: object) -> None:
+    """Raises `InvalidArgumentError` unless `value` is True or False: `"false"` is neither."""
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(argument, value, "must be True or False")
+
+
+def names_of(argument: str, value: Iterable[str]) -> tuple[str, ...]:
+    """Layer names as a tuple; a single text, which would be read letter by letter, is refused."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidArgumentError(argument, value, "must be a sequence of layer names")
+    names = tuple(value)
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError(argument, value, "must hold layer names only")
+    return names
+
+
+def require_one_of(argument: str, value: str, known: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in known:
         raise InvalidArgumentError(argument, value, f"use one of {', '.join(known)}")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from prefixhash.errors import IncompatiblePageSizesError, InvalidArgumentError
 from prefixhash.layout.groups import KVCacheGroup
-from prefixhash.layout.options import require_positive
+from prefixhash.layout.options import require_integer, require_positive
 
 
 @dataclass(frozen=True)
@@ -162,12 +162,12 @@ def _fill(
     require_positive("num_blocks_override", num_blocks_override, optional=True)
     if not layout.slots:
         return KVCacheBuffers(1, (), 0)
-    if num_blocks_override is not None:
-        num_blocks = num_blocks_override
-    elif available_memory <= 0:
-        problem = "must be positive: give the bytes that are left for the KV cache"
-        raise InvalidArgumentError("available_memory", available_memory, problem)
-    else:
+    num_blocks = num_blocks_override
+    if num_blocks is None:
+        require_integer("available_memory", available_memory, None)
+        if available_memory <= 0:
+            problem = "must be positive: give the bytes that are left for the KV cache"
+            raise InvalidArgumentError("available_memory", available_memory, problem)
         num_blocks = layout.num_blocks(available_memory)
     return KVCacheBuffers(num_blocks, layout.tensors(num_blocks), layout.bytes_per_block)
 

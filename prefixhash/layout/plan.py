@@ -16,7 +16,12 @@ from prefixhash.layout.grouping import group_layers
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import LayerSpec
 from prefixhash.layout.need import Budget, NeedCurve, check_budgets
-from prefixhash.layout.options import PlanOptions
+from prefixhash.layout.options import (
+    PlanOptions,
+    options_or_default,
+    require_integer,
+    require_one_each,
+)
 from prefixhash.layout.packing import BlockLayout, KVCacheTensor, Slot, lay_out_block
 from prefixhash.layout.specs import EncoderOnlyAttentionSpec
 from prefixhash.layout.views import Layouts
@@ -77,6 +82,7 @@ class KVCachePlan:
 
     def blocks_needed(self, length: int | None = None) -> tuple[int, ...]:
         """Most blocks per group that a request of `length` tokens (default: the longest) holds."""
+        require_integer("length", length, 0, optional=True)
         return self.need.blocks(self.max_model_len if length is None else length)
 
     def bytes_needed(self, length: int | None = None) -> int:
@@ -161,10 +167,8 @@ def plan_workers(
     disagree about a layer, `UnsupportedCombinationError` for encoder-only layers, and what
     `group_layers` raises.
     """
-    options = options or PlanOptions()
-    if len(layer_specs) != len(available_memory):
-        problem = f"needs one entry per worker ({len(layer_specs)})"
-        raise InvalidArgumentError("available_memory", len(available_memory), problem)
+    options = options_or_default(options)
+    require_one_each("layer_specs", layer_specs, "available_memory", available_memory)
     model = _merge_workers(layer_specs)
     _refuse_encoder_only(model)
     groups = group_layers(model, options)
@@ -215,6 +219,9 @@ def _merge_workers(workers: Sequence[Layers]) -> dict[str, LayerSpec]:
     """The whole model's layers, in the order of first appearance."""
     merged: dict[str, LayerSpec] = {}
     for index, layers in enumerate(workers):
+        if not isinstance(layers, Mapping):
+            problem = "must map layer names to specs, for each worker"
+            raise InvalidArgumentError(f"layer_specs[{index}]", layers, problem)
         for name, spec in layers.items():
             known = merged.setdefault(name, spec)
             if known is not spec and known != spec:

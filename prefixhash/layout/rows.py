@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prefixhash.errors import InvalidArgumentError
+from prefixhash.layout.options import require_integer, require_positive
 
 # Bytes of one element. Names as torch spells them.
 ITEM_SIZES: dict[str, int] = {
@@ -54,8 +55,8 @@ class RowFormat:
 
     def __post_init__(self) -> None:
         for field in ("scale_group", "scale_bytes", "fixed_bytes"):
-            if getattr(self, field) < 0:
-                raise InvalidArgumentError(field, getattr(self, field), "must not be negative")
+            require_integer(field, getattr(self, field), 0)
+        require_positive("bits", self.bits, optional=True)
         if self.bits is not None and self.bits not in (1, 2, 4, 8):
             raise InvalidArgumentError("bits", self.bits, "use 1, 2, 4, 8, or None for plain")
 
@@ -96,8 +97,7 @@ LATENT_584 = RowFormat("latent_584", fixed_bytes=584)
 
 def slot_packed(slot_bytes: int) -> RowFormat:
     """Keys and values of one token and head packed into `slot_bytes` bytes (TurboQuant)."""
-    if slot_bytes <= 0:
-        raise InvalidArgumentError("slot_bytes", slot_bytes, "must be positive")
+    require_positive("slot_bytes", slot_bytes)
     return RowFormat("slot_packed", fixed_bytes=slot_bytes)
 
 
@@ -107,6 +107,8 @@ def storage_of(kv_dtype: str, model_dtype: str = "bfloat16") -> tuple[str, RowFo
     `auto` stores the model's own type; `fp8*` bytes with a scale per tensor; `*_per_token_head`
     with scales; `nvfp4` packed FP4; `fp8_ds_mla` the 656-byte latent row; any torch type as it is.
     """
+    if not isinstance(kv_dtype, str):
+        raise InvalidArgumentError("kv_dtype", kv_dtype, "must be text, such as auto or fp8")
     if kv_dtype == "auto":
         return dtype_name(model_dtype, "model_dtype"), PLAIN
     packed = {

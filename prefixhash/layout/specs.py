@@ -13,12 +13,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from prefixhash.errors import InvalidArgumentError, UnsupportedCombinationError
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec, SpecT
-from prefixhash.layout.options import BlockNeed, PlanOptions, require_positive
+from prefixhash.layout.options import (
+    BlockNeed,
+    PlanOptions,
+    require_bool,
+    require_integer,
+    require_positive,
+)
 from prefixhash.layout.rows import ITEM_SIZES, dtype_name
 
 __all__ = [
@@ -57,6 +64,8 @@ class FullAttentionSpec(AttentionSpec):
         super()._check()
         for field in ("recorded_window", "recorded_chunk", "reference_window"):
             require_positive(field, getattr(self, field), optional=True)
+        require_integer("sink_len", self.sink_len, 0, optional=True)
+        require_bool("non_causal", self.non_causal)
 
     def block_need(self, options: PlanOptions) -> BlockNeed:
         return BlockNeed(self.block_size * options.context_ranks, None, 0)
@@ -216,8 +225,14 @@ class MambaSpec(LayerSpec):
     speculative_blocks: int = 0
 
     def _check(self) -> None:
-        shapes = tuple(tuple(shape) for shape in self.state_shapes)
-        dtypes = tuple(dtype_name(dtype, "state_dtypes") for dtype in self.state_dtypes)
+        shapes = tuple(
+            _sequence("state_shapes", shape)
+            for shape in _sequence("state_shapes", self.state_shapes)
+        )
+        dtypes = tuple(
+            dtype_name(dtype, "state_dtypes")
+            for dtype in _sequence("state_dtypes", self.state_dtypes)
+        )
         if not shapes or len(shapes) != len(dtypes):
             problem = (
                 f"must name as many types as there are state_shapes ({len(shapes)}, at least 1)"
@@ -228,8 +243,7 @@ class MambaSpec(LayerSpec):
                 require_positive("state_shapes", size)
         object.__setattr__(self, "state_shapes", shapes)
         object.__setattr__(self, "state_dtypes", dtypes)
-        if self.speculative_blocks < 0:
-            raise InvalidArgumentError("speculative_blocks", self.speculative_blocks, "negative")
+        require_integer("speculative_blocks", self.speculative_blocks, 0)
         if self.page_size_padded is not None and self.page_size_padded % self.granule:
             problem = f"must be a multiple of {self.granule}, the states' widest element"
             raise InvalidArgumentError("page_size_padded", self.page_size_padded, problem)
@@ -260,3 +274,9 @@ class MambaSpec(LayerSpec):
 
     def with_block_size(self: SpecT, block_size: int) -> SpecT:
         return dataclasses.replace(self, block_size=block_size)
+
+
+def _sequence(argument: str, value: object) -> tuple[Any, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        raise InvalidArgumentError(argument, value, "must be a sequence with an entry per state")
+    return tuple(value)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from prefixhash.errors import InvalidArgumentError, InvalidBlockError
+from prefixhash.layout.options import require_integer
 from prefixhash.layout.plan import KVCachePlan
 from prefixhash.layout.specs import MambaSpec
 from prefixhash.layout.views import Layouts, TensorView, ranges_per_block, tensor_views
@@ -67,6 +68,8 @@ class KVCacheTensors(Mapping[str, LayerTensor]):
         block as a destination, or a destination that is named twice.
         """
         pairs = list(pairs)
+        if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
+            raise InvalidArgumentError("pairs", pairs, "must hold (source, destination) pairs")
         sources = self._checked("pairs", [source for source, _ in pairs])
         destinations = self._checked("pairs", [to for _, to in pairs], writable=True)
         if len(set(destinations)) < len(destinations):
@@ -97,6 +100,8 @@ class KVCacheTensors(Mapping[str, LayerTensor]):
     def load_block(self, block_id: int, data: torch.Tensor) -> None:
         """Writes what `block_bytes` gave into a block."""
         (block_id,) = self._checked("block_id", [block_id], writable=True)
+        if not isinstance(data, torch.Tensor):
+            raise InvalidArgumentError("data", data, "must be a tensor, as `block_bytes` gives it")
         if data.dtype != torch.uint8 or tuple(data.shape) != (self.block_size_bytes,):
             problem = f"must be uint8 of shape ({self.block_size_bytes},)"
             raise InvalidArgumentError("data", (data.dtype, tuple(data.shape)), problem)
@@ -116,6 +121,7 @@ class KVCacheTensors(Mapping[str, LayerTensor]):
 
     def _checked(self, argument: str, ids: list[int], *, writable: bool = False) -> list[int]:
         for block_id in ids:
+            require_integer(argument, block_id, None)
             if not 0 <= block_id < self._num_blocks:
                 problem = f"ids of this pool are 0 ... {self._num_blocks - 1}"
                 raise InvalidBlockError(argument, block_id, problem)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from prefixhash.errors import InvalidArgumentError, UnsupportedCombinationError
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
+from prefixhash.layout.options import require_positive
 from prefixhash.layout.packing import BlockLayout, Slot
 from prefixhash.layout.rows import ITEM_SIZES
 from prefixhash.layout.specs import MambaSpec
@@ -40,6 +41,9 @@ class KernelLayout:
         object.__setattr__(self, "order", order)
         if sorted(order) != list(range(len(self.axes))):
             raise InvalidArgumentError("order", self.order, "must be a permutation of the axes")
+        for axis in self.axes:
+            if not isinstance(axis, str):
+                require_positive("axes", axis)
         bad = [axis for axis in self.axes if isinstance(axis, str) and axis not in _NAMES]
         if bad or self.axes.count("blocks") != 1:
             problem = f"use 'blocks' once, and {', '.join(_NAMES[1:])} or sizes"
@@ -106,6 +110,7 @@ def layouts_by_layer(groups: Sequence[KVCacheGroup], layouts: Layouts) -> dict[s
     One layout for all applies to layers with equal key and value vectors, the rest keep their
     default; a mapping names layers one by one.
     """
+    _check_layouts(groups, layouts)
     chosen: dict[str, KernelLayout] = {}
     for group in groups:
         for name, spec in zip(group.layer_names, group.specs, strict=True):
@@ -118,6 +123,20 @@ def layouts_by_layer(groups: Sequence[KVCacheGroup], layouts: Layouts) -> dict[s
                 layout = layouts.get(name, layout)
             chosen[name] = layout
     return chosen
+
+
+def _check_layouts(groups: Sequence[KVCacheGroup], layouts: Layouts) -> None:
+    if layouts is None or isinstance(layouts, KernelLayout):
+        return
+    if not isinstance(layouts, Mapping):
+        problem = "must be a KernelLayout, or map layer names to them"
+        raise InvalidArgumentError("layouts", layouts, problem)
+    known = {name for group in groups for name in group.layer_names}
+    for name, layout in layouts.items():
+        if name not in known:
+            raise InvalidArgumentError("layouts", name, "is no layer of this plan")
+        if not isinstance(layout, KernelLayout):
+            raise InvalidArgumentError(f"layouts[{name!r}]", layout, "must be a KernelLayout")
 
 
 def tensor_views(
@@ -134,6 +153,9 @@ def tensor_views(
     `UnsupportedCombinationError` where a kernel's layout cannot be had: a split or K/V-outermost
     block in a packed or padded page, bytes that do not divide into elements.
     """
+    if kernel_block_sizes is not None and len(kernel_block_sizes) != len(groups):
+        problem = f"needs one entry per group ({len(groups)})"
+        raise InvalidArgumentError("kernel_block_sizes", kernel_block_sizes, problem)
     chosen = layouts_by_layer(groups, layouts)
     close = _blocks_to_keep_together(groups, layout, chosen)
     views: dict[str, tuple[TensorView, ...]] = {}
@@ -186,7 +208,8 @@ def ranges_per_block(
 
 
 def _split(block_size: int, tokens: int) -> int:
-    if tokens < 1 or block_size % tokens:
+    require_positive("kernel_block_sizes", tokens)
+    if block_size % tokens:
         problem = f"must divide the group's block size {block_size}"
         raise InvalidArgumentError("kernel_block_sizes", tokens, problem)
     return block_size // tokens
