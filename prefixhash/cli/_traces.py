@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,7 +15,8 @@ from typing import Any, TextIO
 from prefixhash.cli._tables import count
 from prefixhash.errors import InvalidArgumentError, TraceFormatError
 from prefixhash.trace.formats import FORMATS
-from prefixhash.trace.plots import check_matplotlib
+from prefixhash.trace.page import PageTable, html_page
+from prefixhash.trace.plots import Picture, check_matplotlib, save_plot
 from prefixhash.trace.reading import AUTO, Trace, read_trace
 
 
@@ -135,6 +136,16 @@ def check_outputs(args: argparse.Namespace) -> None:
     for path in (args.plot, args.html, args.output):
         if path is not None and path != "-":
             _check_writable(Path(path))
+
+
+def write_pictures(args: argparse.Namespace, picture: Picture, tables: Sequence[PageTable]) -> None:
+    """`--plot FILE` and `--html FILE`, where they are asked for."""
+    if args.plot is not None:
+        with clear_errors(args.plot):
+            save_plot(picture, args.plot)
+    if args.html is not None:
+        with clear_errors(args.html):
+            Path(args.html).write_text(html_page(picture, tables), encoding="utf-8")
 
 
 def _check_writable(path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, TextIO
 
 from prefixhash.cli import _model, _tables
@@ -14,19 +13,19 @@ from prefixhash.cli._traces import (
     add_output_arguments,
     add_trace_arguments,
     check_outputs,
-    clear_errors,
     listed,
     opened_trace,
     positive,
     report_output,
     report_skipped,
     write_json,
+    write_pictures,
 )
 from prefixhash.trace.capacity import Capacity, parse_capacity
 from prefixhash.trace.curve import POOL_OVERHEAD_BLOCKS, HitRateCurve, hit_rate_curve
 from prefixhash.trace.definitions import DEFINITION_NAMES, HEADLINE, find_definition
-from prefixhash.trace.page import PageTable, html_page
-from prefixhash.trace.plots import Mark, Picture, save_plot
+from prefixhash.trace.page import PageTable
+from prefixhash.trace.plots import Mark, Picture
 from prefixhash.trace.policies import ORDERS
 from prefixhash.trace.report import KNEE_SHARES, curve_data, trace_data
 
@@ -103,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
             _print(curve, points, bytes_per_block, out)
     # Distances and working set are drawn there.
     tables = [_capacity_table(curve, points, bytes_per_block), _group_table(curve)]
-    _draw(args, picture, [table for table in tables if table is not None])
+    write_pictures(args, picture, [table for table in tables if table is not None])
     return 0
 
 
@@ -244,12 +243,3 @@ def _picture(
         bytes_per_block=bytes_per_block,
         notes=(_sizes(curve), _knee(curve, bytes_per_block)),
     )
-
-
-def _draw(args: argparse.Namespace, picture: Picture, tables: list[PageTable]) -> None:
-    if args.plot is not None:
-        with clear_errors(args.plot):
-            save_plot(picture, args.plot)
-    if args.html is not None:
-        with clear_errors(args.html):
-            Path(args.html).write_text(html_page(picture, tables), encoding="utf-8")

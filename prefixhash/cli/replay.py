@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, TextIO
 
 from prefixhash.cli import _model, _tables
@@ -16,13 +15,13 @@ from prefixhash.cli._traces import (
     add_output_arguments,
     add_trace_arguments,
     check_outputs,
-    clear_errors,
     listed,
     opened_trace,
     positive,
     report_output,
     report_skipped,
     write_json,
+    write_pictures,
 )
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.trace.caches import OVERSIZE
@@ -30,8 +29,7 @@ from prefixhash.trace.curve import hit_rate_curve
 from prefixhash.trace.definitions import DEFINITION_NAMES, HEADLINE
 from prefixhash.trace.demo import DEMO_CAPACITIES, DEMO_NAME, demo_trace
 from prefixhash.trace.holding import Speed
-from prefixhash.trace.page import html_page
-from prefixhash.trace.plots import Mark, Picture, save_plot
+from prefixhash.trace.plots import Mark, Picture
 from prefixhash.trace.policies import ORDERS, POLICIES
 from prefixhash.trace.reading import Trace
 from prefixhash.trace.records import TraceRequest
@@ -236,13 +234,7 @@ def _draw(
         bytes_per_block,
         (sizes_of(report), *notes_of(report, timings=False)),
     )
-    if args.plot is not None:
-        with clear_errors(args.plot):
-            save_plot(picture, args.plot)
-    if args.html is not None:
-        tables = tables_of(report, bytes_per_block, timings=False)
-        with clear_errors(args.html):
-            Path(args.html).write_text(html_page(picture, tables), encoding="utf-8")
+    write_pictures(args, picture, tables_of(report, bytes_per_block, timings=False))
 
 
 def _line_label(result: ReplayResult) -> str:

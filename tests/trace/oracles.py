@@ -1,13 +1,18 @@
-"""Naive second implementations, written for clarity alone."""
+"""Naive second implementations, written for clarity alone; and what the tests of replays share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import strategies as st
 
 from prefixhash.trace.definitions import find_definition
 from prefixhash.trace.records import TraceRequest
+from prefixhash.trace.replay import replay
+from prefixhash.trace.results import ReplayOptions, ReplayReport
+
+BLOCK = 4
 
 
 def lru_hits(
@@ -59,3 +64,11 @@ def traces(draw: st.DrawFn, block_size: int = 4, chained: bool = True) -> list[T
             ids = [*path, 9] if tail and recorded else list(path)
         requests.append(TraceRequest(ids, len(path) * block_size + tail))
     return requests
+
+
+def run(requests: Any, ids_block: int = BLOCK, **options: Any) -> ReplayReport:
+    return replay(requests, trace_block_size=ids_block, options=ReplayOptions(**options))
+
+
+def prompts(*sizes: tuple[list[int], int]) -> list[TraceRequest]:
+    return [TraceRequest(ids, tokens) for ids, tokens in sizes]
