@@ -69,14 +69,14 @@ def test_twenty_random_capacities_of_a_long_random_trace(seed: int) -> None:
         assert curve.rate_at(capacity) == hits / curve.total
 
 
-@given(traces(), traces(chained=False))
+@given(traces(), traces(chained=False), st.sampled_from(ORDERS))
 def test_a_chain_that_breaks_midway_continues_block_by_block(
-    first: list[TraceRequest], second: list[TraceRequest]
+    first: list[TraceRequest], second: list[TraceRequest], order: str
 ) -> None:
     requests = first + second
-    curve = curve_of(requests, "blocks", "tail-first")
+    curve = curve_of(requests, "blocks", order)
     for capacity in range(1, curve.num_unique + 2):
-        hits, total = lru_hits(requests, capacity, "blocks", "tail-first", BLOCK)
+        hits, total = lru_hits(requests, capacity, "blocks", order, BLOCK)
         assert curve.rate_at(capacity) == pytest.approx(hits / total if total else 0)
 
 
