@@ -90,7 +90,7 @@ class SampledCurveBuilder:
             spread = math.fsum((value - mean) ** 2 for value in missed) / (REPLICATES - 1)
             hits.append(min(max(self._countable - mean, 0.0), self._countable))
             errors.append(math.sqrt(spread / REPLICATES) / self._total if self._total else 0.0)
-        # Noise must not make a larger cache look worse.
+        # Rounding must not make a larger cache look worse: the curve is searched as sorted.
         hits = list(itertools.accumulate(hits, max))
         sampled = sum(len(replicate.numbers) for replicate in self._replicates)
         if self._num_references and not all(replicate.numbers for replicate in self._replicates):

@@ -229,15 +229,42 @@ def test_reference_counts_of_the_real_traces(
     )
 
 
-def test_a_sampled_curve_lies_within_its_stated_error() -> None:
+def random_sessions(sessions: int, name: str = "") -> list[TraceRequest]:
+    """Requests of sessions that grow; `name` gives the same trace other ids."""
     rng = random.Random(7)
     requests = []
-    for session in range(1500):
+    for session in range(sessions):
         path: list[tuple[int, ...]] = [(rng.randrange(20),)]
         for _ in range(rng.randrange(1, 4)):
             path.extend([(session, len(path) + i) for i in range(rng.randrange(1, 8))])
-            requests.append(TraceRequest([repr(p) for p in path], len(path) * BLOCK))
+            requests.append(TraceRequest([f"{name}{p}" for p in path], len(path) * BLOCK))
     rng.shuffle(requests)
+    return requests
+
+
+def test_the_stated_error_of_a_sample_is_the_size_of_its_errors() -> None:
+    exact = curve_of(random_sessions(150), "blocks", "tail-first")
+    in_errors = []
+    for draw in range(30):
+        requests = random_sessions(150, f"{draw} ")
+        sampled = hit_rate_curve(requests, block_size=BLOCK, count="blocks", sample=0.4)
+        error = sampled.error_at(200)
+        assert error
+        in_errors.append((sampled.rate_at(200) - exact.rate_at(200)) / error)
+    assert 0.7 < math.sqrt(sum(z * z for z in in_errors) / len(in_errors)) < 1.6
+
+
+def test_a_sampled_curve_rises_and_leaves_out_the_warmup() -> None:
+    requests = random_sessions(300)
+    exact = hit_rate_curve(requests, block_size=BLOCK, count="blocks", warmup=400)
+    sampled = hit_rate_curve(requests, block_size=BLOCK, count="blocks", warmup=400, sample=0.5)
+    assert sampled.total == exact.total
+    assert abs(sampled.ceiling - exact.ceiling) < 4 * (sampled.error_at(math.inf) or 0)
+    assert sampled.hits == sorted(sampled.hits)
+
+
+def test_a_sampled_curve_lies_within_its_stated_error() -> None:
+    requests = random_sessions(1500)
     exact = curve_of(requests, "blocks", "tail-first")
     sampled = hit_rate_curve(requests, block_size=BLOCK, count="blocks", sample=0.3)
     assert sampled.total == exact.total

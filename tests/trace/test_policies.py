@@ -14,7 +14,7 @@ from prefixhash import InvalidArgumentError
 from prefixhash.trace.policies import ORDERS, POLICIES, Future, make_policy
 from prefixhash.trace.reading import read_trace
 from prefixhash.trace.records import TraceRequest
-from tests.trace.oracles import lru_hits, traces
+from tests.trace.oracles import lru_hits, run, traces
 
 
 def block_hits(requests: Sequence[Sequence[int]], name: str, capacity: float, order: str) -> int:
@@ -57,6 +57,40 @@ def naive_lfu(requests: Sequence[Sequence[int]], capacity: int, order: str) -> i
     return hits
 
 
+def naive_s3fifo(requests: Sequence[Sequence[int]], capacity: int, order: str) -> int:
+    small: list[int] = []
+    main: list[int] = []
+    ghosts: list[int] = []
+    uses: dict[int, int] = {}
+    small_capacity = max(1, capacity // 10)
+    hits = 0
+    for ids in requests:
+        leading = 0
+        while leading < len(ids) and ids[leading] in uses:
+            leading += 1
+        hits += leading
+        for block in ids if order == "head-first" else ids[::-1]:
+            if block in uses:
+                uses[block] = min(uses[block] + 1, 3)
+                continue
+            while len(uses) == capacity:
+                queue = small if small and (len(small) >= small_capacity or not main) else main
+                oldest = queue.pop(0)
+                if uses[oldest]:
+                    uses[oldest] = 0 if queue is small else uses[oldest] - 1
+                    main.append(oldest)
+                    continue
+                del uses[oldest]
+                if queue is small:
+                    ghosts = [*ghosts, oldest][
+                        max(len(ghosts) + 1 - capacity + small_capacity, 0) :
+                    ]
+            uses[block] = 0
+            (main if block in ghosts else small).append(block)
+            ghosts = [ghost for ghost in ghosts if ghost != block]
+    return hits
+
+
 def ids_of(requests: list[TraceRequest]) -> list[list[int]]:
     return [list(request.ids) for request in requests]  # type: ignore[arg-type]
 
@@ -78,6 +112,21 @@ def test_fifo_and_lfu_equal_their_oracles(
     ids = ids_of(requests)
     assert block_hits(ids, "fifo", capacity, order) == naive_fifo(ids, capacity, order)
     assert block_hits(ids, "lfu", capacity, order) == naive_lfu(ids, capacity, order)
+
+
+scans = st.lists(st.lists(st.integers(0, 30), max_size=6, unique=True), max_size=40)
+
+
+@given(scans, st.integers(1, 25), some_order)
+def test_s3fifo_equals_its_oracle(ids: list[list[int]], capacity: int, order: str) -> None:
+    assert block_hits(ids, "s3fifo", capacity, order) == naive_s3fifo(ids, capacity, order)
+
+
+def test_the_optimal_policy_keeps_what_can_count() -> None:
+    # The block of a prompt of four tokens is always computed: its next use is worth nothing.
+    requests = [TraceRequest([0], 5), *[TraceRequest([1], 4)] * 2, TraceRequest([0], 5)]
+    (result,) = run(requests, capacities=(1,), policies=("optimal",)).results
+    assert result.meter.overall.hits == 4
 
 
 @given(traces(), some_capacity, some_order)
