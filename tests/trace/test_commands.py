@@ -15,6 +15,7 @@ import pytest
 
 from prefixhash.cli.main import main
 from prefixhash.trace.definitions import DEFINITION_NAMES
+from prefixhash.trace.report import number
 from prefixhash.trace.synth import make_workload, synthesize
 from prefixhash.trace.synth_forms import record_of
 
@@ -86,6 +87,11 @@ def test_json_is_the_same_every_time_and_names_no_folder(
     target = tmp_path / "out.json"
     assert ok(capsys, command, trace, "--trace-block-size", 64, "--json", "--output", target) == ""
     assert target.read_text() == first
+
+
+def test_numbers_of_a_report_have_nine_digits() -> None:
+    assert (number(2 / 3), number(float("inf"))) == (0.666666667, None)
+    assert repr(number(12.0)) == "12"
 
 
 def test_curve_equals_replay(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
