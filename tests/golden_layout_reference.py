@@ -133,7 +133,15 @@ def longest(needed: Callable[[PlanOptions], int], memory: int, options: PlanOpti
     return low
 
 
-def concurrency(plan: KVCachePlan, *, scheduler: bool) -> float:
+def projected(plan: KVCachePlan, whole: Sequence[KVCacheGroup]) -> tuple[KVCacheGroup, ...]:
+    """A worker's groups as the reference has them: one without layers keeps all specs there."""
+    return tuple(
+        everywhere if group.has_layer_specs and not group.layer_names else group
+        for group, everywhere in zip(plan.groups, whole, strict=True)
+    )
+
+
+def concurrency(plan: KVCachePlan, groups: Sequence[KVCacheGroup], *, scheduler: bool) -> float:
     """Blocks over ceil(L * sum of group maxima / (L * page of group 0)), L the longest group.
 
     The scheduler's copy of a group with many specs has only its first.
@@ -143,7 +151,7 @@ def concurrency(plan: KVCachePlan, *, scheduler: bool) -> float:
         group.spec.page_size_bytes
         if scheduler or not group.has_layer_specs
         else group.page_size_bytes
-        for group in plan.groups
+        for group in groups
     ]
     maxima = sum(b * page for b, page in zip(plan.blocks_needed(), pages, strict=True))
     return plan.num_blocks / -(-longest_group * maxima // (pages[0] * longest_group))

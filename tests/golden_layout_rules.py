@@ -180,12 +180,13 @@ class Explainer:
         plans = self._plans_as_reference
         plan = plans[int(parts[2])] if parts[1] == "workers" else plans[0]
         scheduler = parts[1] == "scheduler"
+        groups = reference.projected(plan, self._whole_groups)
         values: Data = {
-            "bytes_needed_for_one_request": reference.needed_from_groups(plan.groups, plan.options),
+            "bytes_needed_for_one_request": reference.needed_from_groups(groups, plan.options),
             "blocks_needed_for_one_request": list(plan.blocks_needed()),
         }
         if any(group.layer_names for group in plan.groups):
-            times = reference.concurrency(plan, scheduler=scheduler)
+            times = reference.concurrency(plan, groups, scheduler=scheduler)
             values["max_concurrency"] = times
             values["capacity_tokens"] = int(times * plan.max_model_len)
         return 2 if parts[-1] in values and values[parts[-1]] == theirs else None
@@ -294,11 +295,14 @@ class Explainer:
                 tuple(self._answers.specs.group(group) for group in groups)
                 for groups in self._input["workers"]
             ]
+            kept = workers
         elif op == "plan":
             workers = [plan.groups for plan in self._any_plans]
+            whole = self._whole_groups
+            kept = [reference.projected(plan, whole) for plan in self._any_plans]
         else:
             return None
-        theirs = [reference.needed_from_groups(groups, options) for groups in workers]
+        theirs = [reference.needed_from_groups(groups, options) for groups in kept]
         ours = [bytes_needed(groups, options) for groups in workers]
         return 2 if theirs != ours else None
 
@@ -311,6 +315,12 @@ class Explainer:
             replace(plan, options=options, num_blocks=output["num_blocks"])
             for plan in self._any_plans
         ]
+
+    @cached_property
+    def _whole_groups(self) -> tuple[KVCacheGroup, ...]:
+        """The groups of the whole model, which the workers share."""
+        pairs = [pair for worker in self._input["workers"] for pair in worker["layers"]]
+        return self._answers.grouped({**self._input, "layers": list(dict(pairs).items())})
 
     @cached_property
     def _any_plans(self) -> tuple[KVCachePlan, ...]:
