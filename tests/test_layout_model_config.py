@@ -198,7 +198,16 @@ def test_kv_heads_are_shared_then_replicated(ranks: int, heads: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "ranks"), [("llama-3.1-8b", 3), ("llama-3.1-8b", 12), ("jamba-v0.1", 3)]
+    ("name", "ranks"),
+    [
+        ("llama-3.1-8b", 3),
+        ("llama-3.1-8b", 12),
+        # 32 query heads: KV heads alone could be replicated.
+        ("llama-3.1-8b", 64),
+        ("deepseek-v3", 3),
+        ("whisper-large-v3", 8),
+        ("jamba-v0.1", 3),
+    ],
 )
 def test_uneven_ranks_are_refused(name: str, ranks: int) -> None:
     with pytest.raises(UnsupportedCombinationError, match=f"tensor_parallel={ranks}"):
@@ -235,6 +244,9 @@ def test_states_are_shared_between_ranks() -> None:
             "F" * 20 + "S" * 8,
         ),
         ("qwen3-30b-a3b", {}, "F" * 48),
+        ("llama-3.1-8b", {"sliding_window": 4096}, "S" * 32),
+        ("llama-3.1-8b", {"sliding_window": 0}, "F" * 32),
+        ("llama-3.1-8b", {"sliding_window": 4096, "use_sliding_window": False}, "F" * 32),
         ("gemma-2-27b", {}, "SF" * 23),
         ("gemma-3-4b-it", {}, ("SSSSSF" * 6)[:34]),
         ("gpt-oss-20b", {}, "SF" * 12),
@@ -324,6 +336,18 @@ def test_state_blocks_follow_the_mode() -> None:
             4096,
         ),
         ({"n_positions": 1024}, 1024),
+        ({"max_sequence_length": 1024}, 1024),
+        ({"max_position_embeddings": 8192, "model_max_length": 131072}, 131072),
+        (
+            {
+                "max_position_embeddings": 4096,
+                "rope_parameters": {
+                    "sliding_attention": {"rope_type": "default"},
+                    "full_attention": {"rope_type": "linear", "factor": 8.0},
+                },
+            },
+            32768,
+        ),
         ({}, None),
     ],
 )

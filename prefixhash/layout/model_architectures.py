@@ -33,7 +33,9 @@ class Architecture:
     generic: bool = False
 
 
-def _attention(pattern: attention.Pattern = attention.all_full, **defaults: Any) -> Architecture:
+def _attention(
+    pattern: attention.Pattern = attention.window_unless_unused, **defaults: Any
+) -> Architecture:
     return Architecture(attention.attention_layers(pattern), defaults)
 
 
@@ -216,7 +218,6 @@ _NEEDED = (
     ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"),
 )
 _HEAD = ("head_dim", "hidden_size_per_head", "kv_channels")
-_HEADS = ("num_attention_heads", "n_head", "num_heads")
 # Fields that mean something else is stored, or that the rule depends on the architecture.
 _DOUBTFUL = re.compile(
     r"(?<!q_)lora_rank$|qk_(nope|rope)_head_dim|v_head_dim|global_head_dim|^index_|^compress_ra|"
@@ -235,7 +236,10 @@ def _check_generic(fields: ConfigFields) -> None:
     if fields.get("use_sliding_window") is not False and "layer_types" not in fields:
         doubtful += [name for name in ("sliding_window",) if fields.optional_integer(name)]
     missing = [names[0] for names in _NEEDED if fields.get(*names) is None]
-    if fields.get(*_HEAD) is None and None in (fields.get(*_HEADS), fields.get("hidden_size")):
+    if fields.get(*_HEAD) is None and None in (
+        fields.get(*attention.QUERY_HEADS),
+        fields.get("hidden_size"),
+    ):
         missing.append("head_dim")
     if not doubtful and not missing:
         return

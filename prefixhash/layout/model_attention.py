@@ -29,6 +29,8 @@ LATENT_BLOCK = 64
 # Elements of an indexer key that share one float32 scale.
 _INDEXER_SCALE_GROUP = 128
 _MOST_LAYERS = 10_000
+# Spellings of the number of query heads.
+QUERY_HEADS = ("num_attention_heads", "n_head", "num_heads")
 
 
 def all_full(fields: ConfigFields, count: int) -> list[str]:
@@ -41,8 +43,16 @@ def window_everywhere(fields: ConfigFields, count: int) -> list[str]:
     return [SLIDING if fields.optional_integer("sliding_window") else FULL] * count
 
 
+def window_unless_unused(fields: ConfigFields, count: int) -> list[str]:
+    """As above, unless `use_sliding_window` is there and false: what vLLM does with any model that
+    has no rule of its own.
+    """
+    unused = fields.get("use_sliding_window") is False
+    return [FULL] * count if unused else window_everywhere(fields, count)
+
+
 def window_if_used(fields: ConfigFields, count: int) -> list[str]:
-    """As above, unless `use_sliding_window` is false."""
+    """A window holds for all layers if `use_sliding_window` says so, which is off by default."""
     return window_everywhere(fields, count) if fields.get("use_sliding_window") else [FULL] * count
 
 
@@ -106,7 +116,7 @@ def kv_heads(fields: ConfigFields) -> int:
     heads = fields.optional_integer(
         "num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"
     )
-    return heads or fields.integer("num_attention_heads", "n_head", "num_heads")
+    return heads or fields.integer(*QUERY_HEADS)
 
 
 def head_size(fields: ConfigFields) -> int:
@@ -114,7 +124,7 @@ def head_size(fields: ConfigFields) -> int:
     given = fields.optional_integer("head_dim", "hidden_size_per_head", "kv_channels")
     if given:
         return given
-    heads = fields.integer("num_attention_heads", "n_head", "num_heads")
+    heads = fields.integer(*QUERY_HEADS)
     hidden = fields.integer("hidden_size", "n_embd", "d_model")
     if hidden % heads:
         problem = f"hidden_size={hidden} is no multiple of {heads} heads: add head_dim"

@@ -12,7 +12,7 @@ from prefixhash.layout.grouping import group_layers
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
 from prefixhash.layout.model_architectures import architecture_of
-from prefixhash.layout.model_attention import LATENT_BLOCK
+from prefixhash.layout.model_attention import LATENT_BLOCK, QUERY_HEADS
 from prefixhash.layout.model_fields import (
     ConfigFields,
     declared_kv_dtype,
@@ -40,8 +40,10 @@ _LENGTH_FIELDS = (
     "n_positions",
     "max_seq_len",
     "seq_length",
-    "model_max_length",
     "max_target_positions",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
 )
 
 
@@ -157,6 +159,9 @@ def read_model_config(
     require_one_of("state_cache_mode", state_cache_mode, STATE_CACHE_MODES)
     longest = max_model_len or longest_length(fields)
     layers = _check_layers(fields, architecture.build(fields, rank))
+    query_heads = fields.optional_integer(*QUERY_HEADS, "decoder_attention_heads")
+    if query_heads and any(isinstance(layer.spec, AttentionSpec) for layer in layers):
+        rank.share(query_heads, "attention heads")
     return ModelLayers(
         model_type=model_type,
         layers=_align(layers, rank, state_cache_mode, longest or _UNSAID_LENGTH),
@@ -234,16 +239,22 @@ def split_layers(num_layers: int, stages: int) -> list[int]:
 
 
 def longest_length(fields: ConfigFields) -> int | None:
-    """Longest request in tokens by the config: its smallest length field, scaled as its rotary
-    positions say (linear, dynamic: times the factor; yarn: original length times the factor).
+    """Longest request in tokens by the config: `model_max_length`, or else its smallest length
+    field, scaled as its rotary positions say (linear, dynamic: times the factor; yarn: original
+    length times the factor). Positions per kind of layer are taken to scale alike, as vLLM does.
     """
-    found = [fields.optional_integer(name) for name in _LENGTH_FIELDS]
+    # Cohere's models: its own word for it, beside positions that only the weights' cache has.
+    names = ("model_max_length",) if fields.get("model_max_length") else _LENGTH_FIELDS
+    found = [fields.optional_integer(name) for name in names]
     lengths = [length for length in found if length]
     if not lengths:
         return None
     scaling = fields.get("rope_scaling") or fields.get("rope_parameters")
     if not isinstance(scaling, Mapping) or fields.model_type.startswith("gemma3"):
         return min(lengths)
+    nested = [value for value in scaling.values() if isinstance(value, Mapping)]
+    if nested and "rope_type" not in scaling:
+        return max(_scaled(min(lengths), inner) for inner in nested)
     return _scaled(min(lengths), scaling)
 
 
