@@ -86,7 +86,7 @@ OURS: list[tuple[str, int, str, Any]] = [
      "of the hidden states exceeds the common page: use larger blocks (bytes per page: "
      "{'hs': 138240, 'others': 32768})"),
     ("plan/cross_only_zero_encoder", 10, "outcome", "NotEnoughMemoryError: worker 0: one request "
-     "of max_model_len=8192 tokens does not fit in available_memory: 0 bytes needed, 100 "
+     "of max_model_len=8192 tokens does not fit in available_memory: 81920 bytes needed, 100 "
      "available, 0 of them for the null block; not even one token fits"),
     ("plan/v4_mini_with_ordinary_layer", 10, "outcome.workers.0.group_layers.5", ["x"]),
     ("plan/v4_mini_with_ordinary_layer", 10, "outcome.workers.0.bytes_per_block", 141696),

@@ -182,6 +182,8 @@ def check_budgets(
     worker, tightest = min(limited.items(), key=lambda item: item[1].usable_blocks)
     if needed <= tightest.usable_blocks:
         return
+    # Where requests hold nothing, one block is still needed: a pool of none cannot run.
+    needed = max(needed, 1)
     limit = options.max_model_len
     per_worker = tuple(
         (needed * b.bytes_per_block, b.available_memory, curve.longest(limit, b.usable_blocks))
