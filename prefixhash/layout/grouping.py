@@ -19,7 +19,7 @@ from prefixhash.errors import (
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
 from prefixhash.layout.merge import same_type, try_merge
-from prefixhash.layout.options import PlanOptions, options_or_default, require_positive
+from prefixhash.layout.options import PlanOptions, all_are, options_or_default, require_positive
 from prefixhash.layout.specs import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -63,9 +63,9 @@ def group_layers(
 def _check(layers: Layers, options: PlanOptions) -> None:
     if not isinstance(layers, Mapping):
         raise InvalidArgumentError("layer_specs", layers, "must map layer names to specs")
-    for name, spec in layers.items():
-        if not isinstance(spec, LayerSpec):
-            raise InvalidArgumentError(f"layer_specs[{name!r}]", spec, "must be a layer spec")
+    if not all_are(LayerSpec, layers.values()):
+        name = next(name for name, spec in layers.items() if not isinstance(spec, LayerSpec))
+        raise InvalidArgumentError(f"layer_specs[{name!r}]", layers[name], "must be a layer spec")
     unknown = [name for name in options.draft_layers if name not in layers]
     if unknown:
         raise InvalidArgumentError("draft_layers", unknown, "are not among the layers")

@@ -9,7 +9,7 @@ from functools import cached_property
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.layout.layer_spec import LayerSpec
 from prefixhash.layout.merge import same_type
-from prefixhash.layout.options import names_of
+from prefixhash.layout.options import all_are, names_of
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class KVCacheGroup:
         object.__setattr__(self, "layer_names", names_of("layer_names", self.layer_names))
         if len(set(self.layer_names)) < len(self.layer_names):
             raise InvalidArgumentError("layer_names", self.layer_names, "a layer is named twice")
-        for argument, spec in (
-            ("spec", self.spec),
-            *(("layer_specs", spec) for spec in self.layer_specs or ()),
-        ):
-            if not isinstance(spec, LayerSpec):
-                raise InvalidArgumentError(argument, spec, "must be a layer spec")
+        if not isinstance(self.spec, LayerSpec):
+            raise InvalidArgumentError("spec", self.spec, "must be a layer spec")
         if self.layer_specs is None:
             return
         object.__setattr__(self, "layer_specs", tuple(self.layer_specs))
+        if not all_are(LayerSpec, self.layer_specs):
+            raise InvalidArgumentError(
+                "layer_specs", self.layer_specs, "must hold layer specs only"
+            )
         if len(self.layer_specs) != len(self.layer_names):
             problem = f"must hold one spec per layer ({len(self.layer_names)})"
             raise InvalidArgumentError("layer_specs", len(self.layer_specs), problem)

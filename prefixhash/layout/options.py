@@ -150,9 +150,14 @@ def names_of(argument: str, value: Iterable[str]) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidArgumentError(argument, value, "must be a sequence of layer names")
     names = tuple(value)
-    if not all(isinstance(name, str) for name in names):
+    if not all_are(str, names):
         raise InvalidArgumentError(argument, value, "must hold layer names only")
     return names
+
+
+def all_are(kind: type, values: Iterable[object]) -> bool:
+    """Whether all `values` are of a kind: asked once per type, since layers are many."""
+    return all(issubclass(found, kind) for found in set(map(type, values)))
 
 
 def require_one_of(argument: str, value: str, known: tuple[str, ...]) -> None:
