@@ -130,6 +130,17 @@ def test_ordinary_layers_beside_layer_tuples_do_not_widen_the_block() -> None:
     assert bytes_needed(groups, options) == narrow * (4 + 17 + 16 + 16)
 
 
+def test_a_padded_window_page_grows_with_the_blocks_of_full_attention() -> None:
+    """Hybrid groups off: latent windows take the full layers' block size, and their padding."""
+    latent = MLAAttentionSpec(block_size=256, head_size=512)
+    window = SlidingWindowMLASpec(
+        block_size=64, head_size=512, window=128, page_size_padded=64 * 512 * 2 + 512
+    )
+    (group,) = group_layers({"m": latent, "w": window}, PlanOptions(hybrid_groups=False))
+    assert group.block_size == 256
+    assert group.page_sizes == (256 * 1024, 256 * 1024 + 4 * 512)
+
+
 def test_draft_layers_mark_their_groups() -> None:
     model: dict[str, LayerSpec] = {"a": FULL, "b": WINDOW, "c": FULL, "d": WINDOW}
     groups = group_layers(model, PlanOptions(draft_layers=("d",)))

@@ -44,8 +44,8 @@ from prefixhash.layout import (
     plan_workers,
     tensor_views,
 )
+from prefixhash.layout.kernel_layouts import Layouts, layouts_by_layer
 from prefixhash.layout.rows import ITEM_SIZES
-from prefixhash.layout.views import Layouts, layouts_by_layer
 
 from .layout_models import OPTIONS, models
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from prefixhash import BlockHasher
-from prefixhash.layout.views import HEAD_MAJOR, TOKEN_MAJOR, Layouts
+from prefixhash.layout.kernel_layouts import HEAD_MAJOR, TOKEN_MAJOR, Layouts
 from tests.proof.engine import BLOCK_SIZE, Blind, Engine, Report
 from tests.proof.model import Model
 from tests.proof.workload import jobs

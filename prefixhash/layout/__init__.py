@@ -18,6 +18,15 @@ from prefixhash.layout.block_sizes import (
 from prefixhash.layout.chunk import approximate_gcd
 from prefixhash.layout.grouping import equal_group_size, group_layers, unify_page_sizes
 from prefixhash.layout.groups import KVCacheGroup
+from prefixhash.layout.kernel_layouts import (
+    FUSED_ROWS,
+    HEAD_MAJOR,
+    KV_OUTERMOST,
+    LATENT,
+    TOKEN_MAJOR,
+    KernelLayout,
+    select_common_layout,
+)
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
 from prefixhash.layout.merge import merge_specs, same_type
 from prefixhash.layout.model_architectures import known_model_types
@@ -72,17 +81,7 @@ from prefixhash.layout.specs import (
     SlidingWindowSpec,
 )
 from prefixhash.layout.tuples import group_layer_tuples
-from prefixhash.layout.views import (
-    FUSED_ROWS,
-    HEAD_MAJOR,
-    KV_OUTERMOST,
-    LATENT,
-    TOKEN_MAJOR,
-    KernelLayout,
-    TensorView,
-    select_common_layout,
-    tensor_views,
-)
+from prefixhash.layout.views import TensorView, tensor_views
 
 __all__ = [
     "FP4_BLOCK_SCALED",

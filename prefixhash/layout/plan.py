@@ -14,6 +14,7 @@ from prefixhash.errors import (
 )
 from prefixhash.layout.grouping import group_layers
 from prefixhash.layout.groups import KVCacheGroup
+from prefixhash.layout.kernel_layouts import Layouts
 from prefixhash.layout.layer_spec import LayerSpec
 from prefixhash.layout.need import Budget, NeedCurve, check_budgets
 from prefixhash.layout.options import (
@@ -24,7 +25,6 @@ from prefixhash.layout.options import (
 )
 from prefixhash.layout.packing import BlockLayout, KVCacheTensor, Slot, lay_out_block
 from prefixhash.layout.specs import EncoderOnlyAttentionSpec
-from prefixhash.layout.views import Layouts
 
 if TYPE_CHECKING:
     from prefixhash.layout.tensors import KVCacheTensors

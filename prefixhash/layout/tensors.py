@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from prefixhash.errors import InvalidArgumentError, InvalidBlockError
+from prefixhash.layout.kernel_layouts import Layouts
 from prefixhash.layout.options import require_integer
 from prefixhash.layout.plan import KVCachePlan
 from prefixhash.layout.specs import MambaSpec
-from prefixhash.layout.views import Layouts, TensorView, ranges_per_block, tensor_views
+from prefixhash.layout.views import TensorView, ranges_per_block, tensor_views
 
 LayerTensor = torch.Tensor | tuple[torch.Tensor, ...]
 

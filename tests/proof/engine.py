@@ -16,8 +16,8 @@ import torch
 
 from prefixhash import BlockHasher, PrefixCache, Request
 from prefixhash.layout import FullAttentionSpec, SlidingWindowSpec, plan_kv_cache
+from prefixhash.layout.kernel_layouts import Layouts
 from prefixhash.layout.options import PlanOptions
-from prefixhash.layout.views import Layouts
 from tests.proof.model import HEAD_SIZE, LAYERS, Contiguous, Model
 
 BLOCK_SIZE, CHUNK, MAX_RUNNING = 4, 24, 8
