@@ -25,6 +25,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from machine import cpu_name
+
 import prefixhash as ph
 from prefixhash.hashing import ALGORITHMS, KERNEL
 
@@ -116,15 +118,6 @@ def engine_environment() -> dict[str, str]:
 def engine_version() -> str:
     vllm = sys.modules.get("vllm")
     return str(vllm.__version__) if vllm else "not installed"
-
-
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def table(figures: list[dict[str, Any]]) -> str:

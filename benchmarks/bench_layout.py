@@ -27,6 +27,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from machine import cpu_name
+
 from prefixhash.layout import (
     LATENT_584,
     LayerSpec,
@@ -251,15 +253,6 @@ def engine_config(task: Task) -> Any:
 def engine_version() -> str:
     vllm = sys.modules.get("vllm")
     return str(vllm.__version__) if vllm else "not installed"
-
-
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def table(figures: list[dict[str, Any]]) -> str:

@@ -30,6 +30,8 @@ from typing import Any, Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from machine import cpu_name
+
 from prefixhash import BlockHasher, BlockPool, HashProfile, PrefixCache, Request
 from prefixhash.hashing import KERNEL
 
@@ -308,7 +310,7 @@ def main() -> int:
         return subprocess.run([interpreter, *sys.argv], env=environment).returncode
     version = engine_version()
     engine = version is not None
-    python = f"{platform.machine()}, Python {platform.python_version()}"
+    python = f"{cpu_name()}, Python {platform.python_version()}"
     print(f"hash kernel {KERNEL}, {python}, vLLM {version}, CPU time, median (best)")
     pool = pools(args.blocks, args.request_blocks, args.rounds, engine)
     print(table(pool, "ns per block", 1e9 / args.request_blocks))

@@ -32,6 +32,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from machine import cpu_name
+
 import prefixhash as ph
 from prefixhash.cache import PrefixCache
 from prefixhash.hashing import KERNEL
@@ -289,13 +291,7 @@ def engine_version() -> str:
 
 
 def machine() -> str:
-    name = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else name}, Python {platform.python_version()}"
+    return f"{cpu_name()}, Python {platform.python_version()}"
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from machine import cpu_name
+
 ROOT = Path(__file__).resolve().parents[1]
 VLLM = "0.33.0"
 DYNAMO = "1.6.1"
@@ -163,14 +165,6 @@ def other_table(pool: Any, traces: Any, kernels: Any, imports: dict[str, float])
         ]
     )
     return table("| | ours | vLLM | times faster (or smaller) |", rows)
-
-
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.machine()
-    return next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), "?")
 
 
 def check_pin(name: str, found: str | None, pinned: str) -> None:
