@@ -143,9 +143,10 @@ class Allocator:
                 needs.append(manager.blocks_wanted(table, slots, main))
         total = sum(needs)
         places = self._out_of_reach(held) if self._recycles else ()
-        free = self._pool.num_free_blocks
-        if total > free and total > free + self._freed_by(places):
-            return None
+        if total:
+            free = self._pool.num_free_blocks
+            if total > free and total > free + self._freed_by(places):
+                return None
         if places:
             self._give_back(places)
         return self._grow(held, needs, slots, main, step.new)
@@ -153,17 +154,19 @@ class Allocator:
     def _grow(
         self, held: Held, needs: Sequence[int], slots: int, main: int, new_tokens: int
     ) -> NewBlocks:
+        held.open_step(new_tokens, main)
         total = sum(needs)
-        taken = self._pool.allocate(total) if total else []
+        if not total:
+            return tuple([[] for _ in needs])  # most steps of a decode
+        taken = self._pool.allocate(total)
         new = []
         start = 0
         for manager, table, need in zip(self._managers, held.tables, needs, strict=True):
             ids = taken[start : start + need]
             start += need
-            if need or manager.spec.kind == MAMBA:
+            if need:
                 manager.grow(table, slots, main, ids)
             new.append(ids)
-        held.open_step(new_tokens, main)
         return tuple(new)
 
     # -- giving back -----------------------------------------------------------------------

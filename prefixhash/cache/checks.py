@@ -114,17 +114,14 @@ def check_unchanged(held: Held, request: CachedRequest, *, tokens: bool = True) 
         )
     if not tokens:
         return
-    num_truncations = getattr(request, "num_truncations", 0)
-    if num_truncations != held.num_truncations:
-        held.note_cuts(num_truncations)
-    hashes = request.block_hashes
-    count = held.num_hashes
-    if (
-        held.lowest_cut < held.num_computed
-        or request.num_tokens < held.num_known
-        or len(hashes) < count
-        or (count and hashes[count - 1] != held.last_hash)
-    ):
+    num_truncations = getattr(request, "num_truncations", None)
+    if num_truncations is None:
+        good = held.is_like(request)
+    else:
+        if num_truncations != held.num_truncations:
+            held.note_cuts(num_truncations)
+        good = held.lowest_cut >= held.num_computed
+    if not good:
         raise InvalidRequestError(
             "request",
             request.request_id,

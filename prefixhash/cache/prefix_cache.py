@@ -241,7 +241,9 @@ class PrefixCache:
             self._publisher.publish(held, known, ends)
             held.seal(num_computed_tokens, self.hash_block_size)
         elif self._publisher.has_state:
-            held.step_ends.update(end for end in ends if not end % self.hash_block_size)
+            for end in ends:
+                if not end % self.hash_block_size:
+                    held.step_ends.add(end)
         held.close_steps(num_computed_tokens, known, closed, rejected)
 
     # -- end -------------------------------------------------------------------------------

@@ -96,7 +96,11 @@ class Held:
         if not self.open_steps:
             self.lowest_cut = sys.maxsize
         self.open_steps.append(num_tokens)
-        self.num_given = max(self.num_given, min(end, self.request.num_tokens))
+        given = self.request.num_tokens
+        if given > end:
+            given = end
+        if given > self.num_given:
+            self.num_given = given
 
     def close_steps(self, num_computed: int, num_known: int, closed: int, rejected: bool) -> None:
         """The first `closed` steps are over; `rejected`: the last one was computed in part only.
@@ -133,6 +137,14 @@ class Held:
             if position <= num_computed:
                 ends.append(position)
         return closed, ends, position > num_computed
+
+    def is_like(self, request: CachedRequest) -> bool:
+        """Whether a request that does not tell of cuts has its computed blocks still."""
+        hashes = request.block_hashes
+        count = self.num_hashes
+        if request.num_tokens < self.num_known or len(hashes) < count:
+            return False
+        return not count or hashes[count - 1] == self.last_hash
 
     def seal(self, num_computed: int, hash_block_size: int) -> None:
         """Remember the hash of the last computed block: tokens before it must not change now."""
