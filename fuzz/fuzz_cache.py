@@ -2,8 +2,9 @@
 
 python fuzz/fuzz_cache.py fuzz/corpus/cache        # with atheris installed
 
-A shadow of the content says which tokens each block was written for; every hit is held against it,
-the events are replayed, and `check()` walks the invariants after each operation.
+A shadow of the content says from which tokens each block was computed: those that the request had
+when the step was allocated, whatever became of them until it was committed. Every hit is held
+against it, the events are replayed, and `check()` walks the invariants after each operation.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ class _Run:
         self.requests: list[Request] = []
         self.hits: dict[str, CacheHit] = {}
         self.written: dict[tuple[int, int], tuple[int, ...]] = {}
-        self.open: dict[str, list[int]] = {}  # sizes of the steps that were not committed yet
+        # Steps that were not committed yet: size, tokens of the request when it was allocated.
+        self.open: dict[str, list[tuple[int, list[int]]]] = {}
+        self.computed: dict[str, list[int | None]] = {}  # None: not known yet
+        self.ends: dict[str, set[int]] = {}
         self.count = 0
 
     def new(self, family: int, length: int) -> None:
@@ -70,26 +74,48 @@ class _Run:
         if self.cache.num_computed_tokens(request):
             hit = None
         waits = self.cache.num_running
-        if self.cache.allocate(request, new, hit, new % 3) is not None:
-            if self.cache.num_running > waits:
-                self.open[request.request_id] = []
-            self.open[request.request_id].append(new)
+        blocks = self.cache.allocate(request, new, hit, new % 3)
+        if blocks is None:
+            return
+        name = request.request_id
+        if self.cache.num_running > waits:
+            self.open[name], self.ends[name] = [], set()
+            self.computed[name] = list(request.all_token_ids[: hit.num_tokens if hit else 0])
+        self.open[name].append((new, list(request.all_token_ids)))
+        for group, ids in enumerate(blocks):
+            for block in ids:
+                self.written.pop((group, block), None)
 
     def commit(self, request: Request, computed: int) -> None:
         position = self.cache.num_computed_tokens(request)
         self.cache.commit(request, computed)
-        ends = set()
-        steps = self.open[request.request_id]
-        while steps and position < computed:
-            position += steps.pop(0)
-            ends.add(position)
+        self.compute(request, position, computed)
+        done = self.computed[request.request_id]
         for group, spec in enumerate(self.cache.groups):
             table = self.cache.block_table(request, group)
-            for place in range(min(computed, request.num_tokens) // spec.block_size):
-                tokens = tuple(request.all_token_ids[: (place + 1) * spec.block_size])
-                exact = spec.kind != "mamba" or (len(tokens) in ends and len(tokens) <= computed)
-                if exact and place < len(table) and table[place]:
-                    self.written[group, table[place]] = tokens
+            for place in range(min(computed // spec.block_size, len(table))):
+                end = (place + 1) * spec.block_size
+                tokens = tuple(token for token in done[:end] if token is not None)
+                exact = spec.kind != "mamba" or end in self.ends[request.request_id]
+                if table[place] and exact and len(tokens) == end:
+                    self.written.setdefault((group, table[place]), tokens)
+
+    def compute(self, request: Request, position: int, computed: int) -> None:
+        """What the engine did in the steps that this commit closes."""
+        done, steps = self.computed[request.request_id], self.open[request.request_id]
+        now = request.all_token_ids
+        while steps and position < computed:
+            new, then = steps.pop(0)
+            end = min(position + new, computed)
+            for place in range(position, end):
+                tokens = then if place < len(then) else now
+                done.append(tokens[place] if place < len(tokens) else None)
+            if end == position + new:
+                self.ends[request.request_id].add(end)
+            position = end
+        for place, token in enumerate(done):
+            if token is None and place < len(now):
+                done[place] = now[place]  # sampled in a step, told after its commit
 
     def operate(self, code: int, request: Request, value: int) -> None:
         if code == 0:
@@ -112,7 +138,10 @@ class _Run:
         elif code == 10:
             self.cache.trim(request)
         else:
-            request.truncate(value % (request.num_tokens + 1))
+            length = request.num_tokens
+            request.truncate(value % (length + 1))
+            if value % 2:  # and grows again before the cache looks
+                request.append_token_ids([value % 3] * (length - request.num_tokens))
             self.hits.pop(request.request_id, None)
 
     def check(self) -> None:

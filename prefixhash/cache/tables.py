@@ -53,6 +53,8 @@ class Held:
     num_computed: int = 0
     # Sizes of the steps that were allocated and not yet committed, oldest first.
     open_steps: list[int] = field(default_factory=list)
+    # For each, up to where it read tokens that the request knew when it was allocated; 0 for none.
+    open_given: list[int] = field(default_factory=list)
     # Ends of hash blocks at which a step ended, as far as a state there may still be published.
     step_ends: set[int] = field(default_factory=set)
     # Fewer computed tokens than this complete no hash block: there is nothing to publish.
@@ -93,25 +95,27 @@ class Held:
 
     def open_step(self, num_tokens: int, end: int) -> None:
         """A step up to `end` was allocated. It reads the tokens as the request has them now."""
-        if not self.open_steps:
-            self.lowest_cut = sys.maxsize
         self.open_steps.append(num_tokens)
         given = self.request.num_tokens
         if given > end:
             given = end
         if given > self.num_given:
             self.num_given = given
+        self.open_given.append(given if given > end - num_tokens else 0)
 
     def close_steps(self, num_computed: int, num_known: int, closed: int, rejected: bool) -> None:
         """The first `closed` steps are over; `rejected`: the last one was computed in part only.
 
-        Then no step behind it has read tokens of the request: those come after the rejected ones.
+        Then a cut behind that part is but the end of the drafts, unless a step that is still open
+        has read tokens of the request, too.
         """
         self.num_computed, self.num_known = num_computed, num_known
         del self.open_steps[:closed]
+        del self.open_given[:closed]
         if rejected:
-            self.num_given = num_computed
-            self.lowest_cut = sys.maxsize
+            self.num_given = max(self.open_given, default=0)
+            if self.lowest_cut >= self.num_given:
+                self.lowest_cut = sys.maxsize
 
     def note_cuts(self, num_truncations: int) -> None:
         """The request says that it was cut: keep the lowest cut into tokens that steps read."""

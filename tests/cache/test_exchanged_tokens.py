@@ -111,6 +111,33 @@ def test_tokens_exchanged_behind_a_chunk_that_is_committed() -> None:
         cache.commit(request, 40)
 
 
+@pytest.mark.parametrize("commit_first", [False, True])
+def test_tokens_exchanged_behind_a_chunk_that_is_committed_in_part(commit_first: bool) -> None:
+    cache = PrefixCache.single(10, 16)
+    request = ask(cache, range(40))
+    cache.allocate(request, 20)
+    cache.allocate(request, 20)
+    if commit_first:
+        cache.commit(request, 10)
+        exchange(request, 12, 40)
+    else:
+        exchange(request, 12, 40)
+        cache.commit(request, 10)
+    with pytest.raises(InvalidArgumentError, match="commit 12 at most"):
+        cache.commit(request, 30)
+
+
+def test_tokens_exchanged_before_their_step_was_allocated() -> None:
+    cache = PrefixCache.single(20, 16)
+    request = ask(cache, range(100))
+    cache.allocate(request, 24)
+    exchange(request, 50, 100)  # there is always a step in flight, but never of these tokens
+    for end in (24, 48, 72):
+        assert cache.allocate(request, 24) is not None
+        cache.commit(request, end)
+    assert cache.lookup(ask(cache, request.all_token_ids)).num_tokens == 64
+
+
 def test_tokens_that_came_after_a_commit_ahead_of_them() -> None:
     cache = PrefixCache.single(10, 16)
     request = ask(cache, range(33))
@@ -195,20 +222,21 @@ def test_another_profile_than_the_cache_was_built_with() -> None:
     assert cache.lookup(Request("r", range(40), block_hasher=equal)).num_tokens == 0
 
 
-def test_a_hash_that_looks_ahead_waits_for_the_token_ahead() -> None:
+@pytest.mark.parametrize("length", [16, 48])
+def test_a_hash_that_looks_ahead_waits_for_the_token_ahead(length: int) -> None:
     hasher = BlockHasher(16, HashProfile.vllm("0.33", lookahead_tokens=1))
     cache = PrefixCache.single(10, 16)
-    request = Request("r", range(16), block_hasher=hasher)
-    cache.allocate(request, 16)
+    request = Request("r", range(length), block_hasher=hasher)
+    cache.allocate(request, length)
     request.append_token_ids([77])  # a draft
-    cache.commit(request, 16)
-    assert cache.pool.num_cached_blocks == 0
-    request.truncate(16)
+    cache.commit(request, length)
+    assert cache.pool.num_cached_blocks == length // 16 - 1
+    request.truncate(length)
     request.append_token_ids([78])
     cache.allocate(request, 1)
-    cache.commit(request, 17)
-    for token, expected in ((77, 0), (78, 16)):
-        twin = Request("t", [*range(16), token, 5], block_hasher=hasher)
+    cache.commit(request, length + 1)
+    for token, expected in ((77, length - 16), (78, length)):
+        twin = Request("t", [*range(length), token, 5], block_hasher=hasher)
         assert cache.lookup(twin).num_tokens == expected
 
 
@@ -256,6 +284,36 @@ def test_verify_tokens_after_a_hit(groups: list[CacheGroup]) -> None:
         cache.free(request)
     other = Request("o", [*range(30), 99, *range(31, 60)], block_hasher=hasher)
     assert cache.lookup(other).num_tokens in (24, 28)
+
+
+def test_verify_tokens_tells_the_same_tokens_elsewhere_in_a_prompt_apart() -> None:
+    hasher = FirstToken(4)
+    cache = PrefixCache.single(60, 4, block_hasher=hasher, verify_tokens=True)
+    for i, tokens in enumerate(([5, 6, 7, 8], [1, 2, 3, 4])):
+        request = Request(f"{i}", tokens, block_hasher=hasher)
+        cache.allocate(request, 4)
+        cache.commit(request, 4)
+    both = Request("b", [1, 2, 3, 4, 5, 6, 7, 8, 9], block_hasher=hasher)
+    assert cache.lookup(both).num_tokens == 4
+
+
+def test_verify_tokens_keeps_one_record_of_a_shared_prefix() -> None:
+    class Counting(BlockHasher):
+        asked = 0
+
+        def extra_keys(self, request: Any, block_index: int) -> tuple[Any, ...] | None:
+            self.asked += 1
+            return super().extra_keys(request, block_index)
+
+    hasher = Counting(4)
+    cache = PrefixCache.single(60, 4, block_hasher=hasher, verify_tokens=True)
+    for length, blocks in ((40, 10), (48, 2)):
+        request = Request(f"{length}", range(length), block_hasher=hasher)
+        hit = cache.lookup(request)
+        cache.allocate(request, length - hit.num_tokens, hit)
+        hasher.asked = 0
+        cache.commit(request, length)
+        assert hasher.asked == blocks
 
 
 # -- odd requests ---------------------------------------------------------------------------

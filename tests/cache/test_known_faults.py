@@ -319,6 +319,9 @@ def test_pc_076_a_request_that_fits_when_recycling_is_admitted() -> None:
         cache.commit(request, done + 64)
     assert peak <= 9
     assert cache.allocate(ask(cache, range(1024)), 64) is None
+    options = {"max_model_len": 1024, "max_batched_tokens": 64, "whole_sequence": True}
+    small = PrefixCache([full(16), sliding(16, 64)], minimum, **options)  # type: ignore[arg-type]
+    assert small.allocate(ask(small, range(1024)), 64) is None
 
 
 def test_pc_078_statistics_count_a_request_once() -> None:

@@ -98,6 +98,27 @@ def test_lookup_with_hashes_that_look_ahead() -> None:
             cache.commit(request, 48)
 
 
+def test_lookup_ends_where_all_block_sizes_do() -> None:
+    cache = PrefixCache([full(32), full(48)], 60)
+    run(cache, range(400))
+    for length, expected in ((400, 384), (383, 288), (150, 96), (96, 0)):
+        hit = cache.lookup(ask(cache, range(length)))
+        assert hit.num_tokens == expected
+        assert [len(ids) for ids in hit.block_ids] == [expected // 32, expected // 48]
+
+
+def test_lookup_asks_a_window_again_when_a_state_shortens_the_hit() -> None:
+    cache = PrefixCache([sliding(4, 6), mamba(4)], 60)
+    request = ask(cache, range(24))
+    for end in (8, 24):
+        cache.allocate(request, end - cache.num_computed_tokens(request))
+        cache.commit(request, end)
+    assert cache.lookup(ask(cache, range(22))).num_tokens == 8
+    cache.pool.evict([cache.pool.lookup(request.block_hashes[1], 0) or 0])
+    # The window before 20 is there, but no state; the state at 8 is there, but not its window.
+    assert cache.lookup(ask(cache, range(22))).num_tokens == 0
+
+
 def test_lookup_changes_nothing() -> None:
     cache = PrefixCache.single(10, 16, events=True)
     run(cache, range(50))
@@ -240,6 +261,38 @@ def test_a_state_after_rejected_drafts_is_not_published() -> None:
     assert cache.lookup(ask(cache, range(9))).num_tokens == 0
 
 
+def test_a_state_where_only_a_rejected_step_ended_is_not_published() -> None:
+    cache = PrefixCache([full(4), mamba(4)], 30)
+    request = ask(cache, range(7))
+    start(cache, request)
+    request.append_token_ids(range(7, 10))
+    cache.allocate(request, 5)  # would end at 12, the end of a block, but two are rejected
+    cache.commit(request, 10)
+    request.append_token_ids(range(10, 13))
+    cache.allocate(request, 3)
+    cache.commit(request, 13)
+    assert cache.lookup(ask(cache, range(14))).num_tokens == 0
+
+
+def test_allocate_does_not_count_on_blocks_that_others_hold() -> None:
+    cache = PrefixCache([sliding(4, 5)], 6)
+    a = ask(cache, range(8))
+    start(cache, a)
+    b = ask(cache, range(9))
+    assert cache.allocate(b, 1, cache.lookup(b)) is not None  # holds the second block of a
+    a.append_token_ids(range(8, 17))
+    assert cache.allocate(a, 8) is not None  # gives the first block back
+    cache.commit(a, 16)
+    (spare,) = cache.pool.allocate(1)
+    table = cache.block_table(a)
+    assert list(map(bool, table)) == [False, True, True, True]
+    # Two blocks have left the window, one of which b holds.
+    assert cache.allocate(a, 8) is None
+    assert cache.block_table(a) == table
+    cache.check(pinned=[spare])
+    assert cache.allocate(a, 4) is not None
+
+
 # -- commit ---------------------------------------------------------------------------------
 
 
@@ -266,9 +319,10 @@ def test_commit_that_fails_changes_nothing() -> None:
     cache.check()
 
 
-def test_commit_events_of_a_hybrid_name_reported_parents() -> None:
+@pytest.mark.parametrize("window", [16, 24])
+def test_commit_events_of_a_hybrid_name_reported_parents(window: int) -> None:
     cache = PrefixCache(
-        [full(32), sliding(16, 24)], 100, events=True, retention_interval=0, hash_block_size=16
+        [full(32), sliding(16, window)], 100, events=True, retention_interval=0, hash_block_size=16
     )
     reported: set[Any] = set()
     for tokens in (range(200), [*range(100), *range(500, 600)]):
@@ -389,6 +443,7 @@ def test_chunk_tokens() -> None:
     assert cache.chunk_tokens(request, 100) == 96
     assert cache.chunk_tokens(request, 50) == 48
     assert cache.chunk_tokens(request, 10) == 10
+    assert cache.chunk_tokens(ask(cache, range(96)), 96) == 80  # the last token is computed again
     assert cache.chunk_tokens(request, 100, CacheHit(0, ([], []), 32)) == 32
     assert PrefixCache.single(9, 16).chunk_tokens(request, 77) == 77
 
@@ -428,6 +483,32 @@ def test_sparse_retention_keeps_what_a_drafter_drops_to(length: int) -> None:
     assert hits == [(length - 16) // 64 * 64] * 2
 
 
+def test_chunk_tokens_with_a_drafter_and_larger_states() -> None:
+    cache = PrefixCache([full(16), mamba(64)], 60, eagle=True)
+    hits = []
+    for _ in range(2):
+        request = ask(cache, range(100))
+        hit = cache.lookup(request)
+        hits.append(hit.num_tokens)
+        step = cache.chunk_tokens(request, 100 - hit.num_tokens, hit)
+        assert cache.allocate(request, step, hit) is not None
+        cache.commit(request, hit.num_tokens + step)
+        cache.allocate(request, 100 - cache.num_computed_tokens(request) or 1)
+        cache.commit(request, 100)
+    assert hits == [0, 64]
+
+
+def test_sparse_retention_keeps_what_a_drafter_drops_to_where_requests_part() -> None:
+    hits = []
+    for retention in (None, 0):
+        groups = [full(64), sliding(16, 32, eagle=True)]
+        cache = PrefixCache(groups, 200, retention_interval=retention)
+        for i in range(3):  # the second sees where the first and it part, and keeps what is needed
+            hit = run(cache, [*range(140), *range(1000 * (i + 1), 1000 * (i + 1) + 300)])
+        hits.append(hit)
+    assert hits == [64, 64]
+
+
 @pytest.mark.parametrize("bad", [0, -1, None, 1.5, "x"])
 def test_chunk_tokens_refuses(bad: Any) -> None:
     cache = PrefixCache([full(16), mamba(16)], 60)
@@ -452,6 +533,9 @@ def test_block_table_refuses_what_is_no_group(bad: Any) -> None:
         (0, ([], [])),
         CacheHit("16", ([], [])),  # type: ignore[arg-type]
         CacheHit(16, ([1],)),
+        CacheHit(17, ([1], [4])),
+        CacheHit(31, ([1], [4])),
+        CacheHit(8, ([], [])),
         CacheHit(16, [[1], [2]]),  # type: ignore[arg-type]
         CacheHit(16, (5, 6)),  # type: ignore[arg-type]
         CacheHit(16, ([None], [None])),  # type: ignore[list-item]

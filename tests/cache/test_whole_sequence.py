@@ -61,6 +61,23 @@ def test_let_in_if_and_only_if_it_ends(layout: str, chunk: int, before: int) -> 
     assert 0 < ended < 24
 
 
+def test_a_window_counts_what_the_hit_holds_of_it() -> None:
+    def admitted(num_blocks: int) -> bool:
+        groups = [full(4), sliding(4, 9)]
+        cache = PrefixCache(groups, num_blocks, max_batched_tokens=8)
+        request = ask(cache, range(20))
+        cache.allocate(request, 20)
+        cache.commit(request, 20)  # its blocks stay: 10 of the pool's
+        longer = ask(cache, range(40))
+        hit = cache.lookup(longer)
+        assert hit.num_tokens == 20
+        assert [sum(map(bool, ids)) for ids in hit.block_ids] == [5, 2]
+        return cache.allocate(longer, 8, hit, whole_sequence=True) is not None
+
+    # Null, the 10, 5 more of full attention; at most 5 of the window, 2 of which were hit.
+    assert [admitted(n) for n in (18, 19)] == [False, True]
+
+
 def test_a_state_that_others_hold_is_not_given_back() -> None:
     def admitted(num_blocks: int) -> bool:
         cache = PrefixCache([full(4), mamba(4)], num_blocks)

@@ -399,8 +399,14 @@ def test_carries_sees_a_reused_block() -> None:
     assert not pool.carries([block], [b"a0"])
     with pytest.raises(InvalidArgumentError, match="one per block"):
         pool.carries([block], [])
+    for foreign in (99, -1, -4):
+        with pytest.raises(InvalidBlockError):
+            pool.carries([foreign], [b"a0"])
+    pool = BlockPool(3)
+    pool.cache(pool.allocate(2), chain("a", 2))
     with pytest.raises(InvalidBlockError):
-        pool.carries([99], [b"a"])
+        pool.carries([-1], [b"a1"])  # the last block, counted from the end
+    assert not pool.carries([0], [b"a1"])
 
 
 # -- evict, reset ---------------------------------------------------------------------------
