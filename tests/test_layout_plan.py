@@ -24,6 +24,7 @@ from prefixhash.layout import (
     HiddenStateSpec,
     KVCacheGroup,
     LayerSpec,
+    MambaSpec,
     MLAAttentionSpec,
     PlanOptions,
     SlidingWindowMLASpec,
@@ -128,6 +129,30 @@ def test_ordinary_layers_beside_layer_tuples_do_not_widen_the_block() -> None:
     assert {g.block_size for g in groups if g.overlay} == {64}
     options = PlanOptions(max_model_len=1024)
     assert bytes_needed(groups, options) == narrow * (4 + 17 + 16 + 16)
+
+
+def test_overlaid_layers_of_one_type_share_the_smallest_block_that_fits() -> None:
+    latent = MLAAttentionSpec(block_size=256, head_size=576)
+    window = SlidingWindowMLASpec(block_size=64, head_size=576, window=128)
+    narrow = FullAttentionSpec(block_size=256, num_kv_heads=8, head_size=128)
+    wide = FullAttentionSpec(block_size=256, num_kv_heads=16, head_size=128)
+    model: dict[str, LayerSpec] = {"m": latent, "w": window}
+    width = lay_out_block(group_layers(model)).bytes_per_block
+    groups = group_layers({**model, "x": narrow, "y": wide})
+    assert {group.block_size for group in groups if group.overlay} == {32}
+    assert lay_out_block(groups).bytes_per_block == width
+
+
+def test_an_overlaid_state_that_cannot_shrink_widens_the_block() -> None:
+    state = MambaSpec(block_size=64, state_shapes=((1 << 20,),), state_dtypes=("float32",))
+    model: dict[str, LayerSpec] = {
+        "m": MLAAttentionSpec(block_size=256, head_size=576),
+        "w": SlidingWindowMLASpec(block_size=64, head_size=576, window=128),
+        "s": state,
+    }
+    plan = plan_kv_cache(model, 1 << 26, PlanOptions(max_model_len=256))
+    assert plan.bytes_per_block == state.page_size_bytes == 4 << 20
+    assert plan.unused_bytes[-1] == 0
 
 
 def test_a_padded_window_page_grows_with_the_blocks_of_full_attention() -> None:
