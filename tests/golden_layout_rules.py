@@ -136,7 +136,8 @@ class Explainer:
             return 4
         operation = getattr(self, f"_{self._case['op']}", None)
         rule = operation(path, theirs, ours) if operation else None
-        if rule is None and self._has_uneven_state:
+        if rule is None and self._has_uneven_state and "error" not in str(theirs):
+            # Its odd page shifts every size; what it refuses to view is refused here, too.
             rule = 6
         if rule is None and self._has_other_rows:
             rule = 8

@@ -96,6 +96,14 @@ def test_an_aligned_page_holds_the_state_with_little_padding(
     assert (found.state_page_size_padded is None) == (page == state_bytes)
 
 
+def test_states_of_every_block_are_aligned_to_whole_chunks() -> None:
+    """Mode `all`: blocks of 48 tokens that kernels take, chunks of 64: counted in 192s."""
+    found = align_attention_with_states(
+        100, 20_000, [48], state_cache_mode="all", state_block_size=64
+    )
+    assert found == (384, 384, 38_400)
+
+
 def test_alignment_refuses_what_it_cannot_read() -> None:
     with pytest.raises(InvalidArgumentError, match="state_cache_mode"):
         align_attention_with_states(1024, 4096, [16], state_cache_mode="some")

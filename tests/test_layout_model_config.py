@@ -219,6 +219,28 @@ def test_latent_rows_are_the_same_on_every_rank() -> None:
     assert specs_from_model_config(config("deepseek-v3.2"), tensor_parallel=16) == alone
 
 
+def test_groups_of_a_state_are_replicated_where_ranks_do_not_divide_them() -> None:
+    fields = config("nemotron-nano-9b-v2")
+    heads, head, state = (
+        fields[name] for name in ("mamba_num_heads", "mamba_head_dim", "ssm_state_size")
+    )
+    assert fields["n_groups"] == 8
+    shapes = {}
+    for ranks in (8, 16):
+        specs = specs_from_model_config(
+            {**fields, "num_attention_heads": 64}, tensor_parallel=ranks
+        )
+        spec = next(spec for spec in specs.values() if isinstance(spec, MambaSpec))
+        shapes[ranks] = spec.state_shapes
+    assert shapes[8] == ((3, heads * head // 8 + 2 * state), (heads // 8, head, state))
+    assert shapes[16] == ((3, heads * head // 16 + 2 * state), (heads // 16, head, state))
+
+
+def test_an_indexer_key_has_a_scale_for_each_128_elements() -> None:
+    specs = specs_from_model_config(config("deepseek-v3.2", index_head_dim=256))
+    assert specs["layers.0.indexer"].page_size_bytes == 64 * (256 + 2 * 4)
+
+
 def test_states_are_shared_between_ranks() -> None:
     specs = specs_from_model_config(config("qwen3-next-80b-a3b"), tensor_parallel=2)
     state = specs["layers.0.state"]

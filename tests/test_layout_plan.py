@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from collections.abc import Callable
 
@@ -53,6 +54,13 @@ def test_an_error_of_merging_names_layers_field_and_values() -> None:
         merge_specs({"a": FULL, "b": FULL, "c": WIDE})
     assert error.value.layers == ("a", "c")
     assert (error.value.field, error.value.values) == ("num_kv_heads", (8, 16))
+
+
+def test_sinks_of_other_lengths_do_not_merge() -> None:
+    sinks = {str(n): dataclasses.replace(FULL, sink_len=n) for n in (16, 64)}
+    with pytest.raises(IncompatibleLayersError) as error:
+        merge_specs(sinks)
+    assert (error.value.field, error.value.values) == ("sink_len", (16, 64))
 
 
 def test_merging_keeps_what_some_layers_record() -> None:

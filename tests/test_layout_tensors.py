@@ -110,6 +110,24 @@ def test_kv_outermost_beside_states_keeps_blocks_together() -> None:
     assert layer.stride()[:2] == (256, 512)
 
 
+def test_kv_outermost_beside_states_keeps_blocks_whole_in_every_buffer() -> None:
+    """Also in the buffer that no state shares: kernels read all attention layers alike."""
+    tensors = make({"m": STATE, "a": FULL, "b": FULL}, group_policy="least_cost").allocate(
+        layouts=KV_OUTERMOST
+    )
+    strides = {tensors[name].stride() for name in "ab"}  # type: ignore[union-attr]
+    assert len(tensors.buffers) == 2
+    assert strides == {(256, 512, 16, 8, 1)}
+
+
+def test_states_that_would_be_misaligned_are_refused() -> None:
+    mixed = MambaSpec(
+        block_size=64, state_shapes=((3,), (4,)), state_dtypes=("bfloat16", "float32")
+    )
+    with pytest.raises(UnsupportedCombinationError, match="wider elements first"):
+        make({"m": mixed}).allocate("meta")
+
+
 def test_kv_outermost_cannot_be_packed() -> None:
     with pytest.raises(UnsupportedCombinationError, match="packed page needs"):
         make(HYBRID, cross_layer_packing=True).allocate(layouts=KV_OUTERMOST)
