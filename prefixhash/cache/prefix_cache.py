@@ -229,8 +229,8 @@ class PrefixCache:
 
         Raises:
             InvalidRequestError: the request holds no blocks, or was cut below its computed tokens.
-            InvalidArgumentError: fewer tokens than committed before, more than have slots, or tokens
-                that the request has exchanged since their step was allocated.
+            InvalidArgumentError: fewer tokens than committed before, more than have slots, or
+                tokens that the request has exchanged since their step was allocated.
         """
         held = self._running(request)
         check_commit(held, num_computed_tokens)
