@@ -4,7 +4,8 @@
 
 Measured per algorithm: the hashes of all full blocks of a prompt of random ids below 151,936, from
 a request that exists already (both sides), and from a bare list (ours, validation included). The
-two sides take turns; the ratio is that of the medians. Without vLLM only our side is measured.
+Python kernel remembers the bytes of ids it has met, so `--ids` tells how far that helps. The
+sides take turns; the ratio is that of the medians. Without vLLM only our side is measured.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -39,40 +41,59 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=32_768)
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument(
+        "--ids",
+        choices=("same", "zipf", "uniform"),
+        default="same",
+        help="one uniform prompt for all rounds (default), or a new one for each: with ids as "
+        "frequent as words are (Zipf), or all equally frequent",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON, too")
     args = parser.parse_args()
     interpreter = os.environ.pop("PREFIXHASH_VLLM_PYTHON", None)
     if interpreter:
         return subprocess.run([interpreter, *sys.argv], env=engine_environment()).returncode
     warnings.simplefilter("ignore", ph.CollisionRiskWarning)
-    figures = [measure(name, args.tokens, args.block_size, args.rounds) for name in ALGORITHMS]
+    prompts = make_prompts(args.ids, args.tokens, args.rounds)
+    figures = [measure(name, prompts, args.block_size) for name in ALGORITHMS]
     machine = f"{cpu_name()}, {platform.python_implementation()} {platform.python_version()}"
     print(f"kernel {KERNEL}, {machine}, vLLM {engine_version()}")
-    print(
-        f"{args.tokens:,} tokens, blocks of {args.block_size}, {args.rounds} rounds, median (best)"
-    )
+    rounds = f"{args.rounds} rounds, ids {args.ids}"
+    print(f"{args.tokens:,} tokens, blocks of {args.block_size}, {rounds}, median (best)")
     print(table(figures))
     if args.json:
         Path(args.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return 0
 
 
-def measure(algorithm: str, tokens: int, block_size: int, rounds: int) -> dict[str, Any]:
+def make_prompts(kind: str, tokens: int, rounds: int) -> list[list[int]]:
+    """A prompt for each round, and one before them to warm up."""
     rng = random.Random(1)
-    ids = [rng.randrange(VOCABULARY) for _ in range(tokens)]
+    if kind == "zipf":
+        order = rng.sample(range(VOCABULARY), VOCABULARY)  # frequent ids are spread over all
+        weights = list(accumulate(1 / (rank + 2.7) for rank in range(VOCABULARY)))
+        return [rng.choices(order, cum_weights=weights, k=tokens) for _ in range(rounds + 1)]
+    prompts = [[rng.randrange(VOCABULARY) for _ in range(tokens)]]
+    if kind == "same":
+        return prompts * (rounds + 1)
+    return [[rng.randrange(VOCABULARY) for _ in range(tokens)] for _ in range(rounds + 1)]
+
+
+def measure(algorithm: str, prompts: list[list[int]], block_size: int) -> dict[str, Any]:
     hasher = ph.BlockHasher(block_size, ph.HashProfile.vllm("0.33", algorithm, SEED))
-    request = ph.Request("r", ids)
-    sides: dict[str, Callable[[], Any]] = {
-        "ours": lambda: hasher(request),
-        "ours_from_list": lambda: hasher.hash_tokens(ids),
+    requests = [ph.Request("r", ids) for ids in prompts]
+    sides: dict[str, Callable[[int], Any]] = {
+        "ours": lambda i: hasher(requests[i]),
+        "ours_from_list": lambda i: hasher.hash_tokens(prompts[i]),
     }
-    engine = engine_hasher(algorithm, ids, block_size)
+    engine = engine_hasher(algorithm, prompts, block_size)
     if engine is not None:
         sides["vllm"] = engine
-        if engine() != hasher(request):
+        if engine(0) != hasher(requests[0]):
             raise SystemExit(f"{algorithm}: the hashes differ")
+    tokens = len(prompts[0])
     blocks = tokens // block_size
-    seconds = take_turns(sides, rounds)
+    seconds = take_turns(sides, len(prompts) - 1)
     figures: dict[str, Any] = {"algorithm": algorithm, "blocks": blocks}
     for side, runs in seconds.items():
         figures[f"{side}_ns_per_block"] = median(runs) / blocks * 1e9
@@ -84,19 +105,21 @@ def measure(algorithm: str, tokens: int, block_size: int, rounds: int) -> dict[s
     return figures
 
 
-def take_turns(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+def take_turns(sides: dict[str, Callable[[int], Any]], rounds: int) -> dict[str, list[float]]:
     for side in sides.values():
-        side()
+        side(0)
     seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
+    for number in range(1, rounds + 1):
         for name, side in sides.items():
             start = time.perf_counter()
-            side()
+            side(number)
             seconds[name].append(time.perf_counter() - start)
     return seconds
 
 
-def engine_hasher(algorithm: str, ids: list[int], block_size: int) -> Callable[[], Any] | None:
+def engine_hasher(
+    algorithm: str, prompts: list[list[int]], block_size: int
+) -> Callable[[int], Any] | None:
     try:
         from vllm import SamplingParams
         from vllm.utils.hashing import get_hash_fn_by_name
@@ -106,9 +129,9 @@ def engine_hasher(algorithm: str, ids: list[int], block_size: int) -> Callable[[
         return None
     hash_function = get_hash_fn_by_name(algorithm)
     init_none_hash(hash_function)
-    request = Request("r", ids, SamplingParams(max_tokens=1), None)
+    requests = [Request("r", ids, SamplingParams(max_tokens=1), None) for ids in prompts]
     hasher = get_request_block_hasher(block_size, hash_function)
-    return lambda: hasher(request)
+    return lambda i: hasher(requests[i])
 
 
 def engine_environment() -> dict[str, str]:
