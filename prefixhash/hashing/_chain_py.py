@@ -15,10 +15,9 @@ from typing import Any
 
 from prefixhash._tokens import token_array
 from prefixhash.hashing import _cbor
+from prefixhash.hashing._encode_py import IdEncoder
 from prefixhash.hashing.algorithms import PICKLE_PROTOCOL, Algorithm
 
-# 2**18 distinct ids cover nearly every vocabulary in use; about 30 MB if all of them turn up.
-_MEMO_LIMIT = 1 << 18
 _KEY_START = _cbor.head(_cbor.ARRAY, 3)
 
 
@@ -33,7 +32,7 @@ class HashChain:
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
-        self._encoded: dict[int, bytes] = {}
+        self._ids = IdEncoder()
 
     def __call__(
         self,
@@ -66,10 +65,10 @@ class HashChain:
     ) -> list[bytes]:
         # The key is an array of three, of which only the parent is unknown before its turn. The
         # rest of every key is joined by C-level iterators, which leaves a loop that only hashes.
-        ids = iter(self._encode(token_ids))
+        blocks = self._ids.blocks(token_ids, block_size)
         head = repeat(_cbor.head(_cbor.ARRAY, block_size))
         tails = repeat(_cbor.NULL) if extras is None else _encoded(extras)
-        rests = map(b"".join, zip(head, *[ids] * block_size, tails))  # noqa: B905  # head is endless
+        rests = map(b"".join, zip(head, blocks, tails))  # noqa: B905  # head is endless
         key = _KEY_START + _cbor.encode(parent)
         start = _KEY_START + _cbor.head(_cbor.BYTES, self._algorithm.digest_size)
         digests: list[bytes] = []
@@ -87,20 +86,6 @@ class HashChain:
                 append(digest)
                 key = start + digest
         return digests
-
-    def _encode(self, token_ids: Sequence[int]) -> list[bytes]:
-        """The CBOR bytes of each id, from a memo that whole calls fill and replace."""
-        encoded = self._encoded
-        try:
-            return list(map(encoded.__getitem__, token_ids))
-        except KeyError:
-            new = set(token_ids).difference(encoded)
-        if len(encoded) + len(new) > _MEMO_LIMIT:
-            # A new memo, since other threads may be reading the old one.
-            encoded = self._encoded = {}
-            new = set(token_ids)
-        encoded.update(_encode_ids(new))
-        return list(map(encoded.__getitem__, token_ids))
 
     def _chain_pickle(
         self,
@@ -128,10 +113,3 @@ def _encoded(extras: Iterable[tuple[Any, ...] | None]) -> Iterator[bytes]:
         if extra is not last:
             last, data = extra, encode(extra)
         yield data
-
-
-def _encode_ids(token_ids: Iterable[int]) -> dict[int, bytes]:
-    """Token id -> its CBOR bytes; most ids of large vocabularies take the four-byte form."""
-    wide = {i: b"\x1a" + i.to_bytes(4, "big") for i in token_ids if 0xFFFF < i <= 0xFFFFFFFF}
-    rest = {i: _cbor.head(_cbor.UNSIGNED, i) for i in token_ids if i not in wide}
-    return wide | rest

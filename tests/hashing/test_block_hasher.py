@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from array import array
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ from prefixhash import (
     PlaceholderRange,
     Request,
 )
-from prefixhash.hashing import ALGORITHMS, _chain_py
+from prefixhash.hashing import ALGORITHMS, _chain_py, _encode_py
 
 IDS = st.lists(st.integers(0, 2**63 - 1), max_size=80)
 ALL_PROFILES = [
@@ -230,7 +231,7 @@ def test_coarse_hashes_say_nothing_of_the_hashes_of_their_own_size() -> None:
 @given(st.lists(st.lists(st.integers(0, 40), min_size=4, max_size=12), max_size=8))
 def test_a_full_memo_of_ids_changes_no_hash(prompts: list[list[int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_chain_py, "_MEMO_LIMIT", 10)
+        patch.setattr(_encode_py, "MEMO_LIMIT", 10)
         chain = _chain_py.HashChain(ALGORITHMS["sha256_cbor"])
         profile = HashProfile.strict()
         for ids in prompts:
@@ -244,3 +245,37 @@ def reference_chain(profile: HashProfile, ids: list[int]) -> list[bytes]:
         key = (digests[-1], tuple(ids[start : start + 4]), None)
         digests.append(profile.algorithm.hash(key))
     return digests[1:]
+
+
+BORDERS = st.sampled_from([0, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1])
+
+
+@given(
+    st.lists(BORDERS | st.integers(0, 2**18), min_size=1, max_size=60),
+    st.integers(1, 70),
+    st.booleans(),
+)
+def test_long_prompts_are_encoded_as_short_ones_are(
+    pattern: list[int], block_size: int, wide: bool
+) -> None:
+    ids = [i for i in pattern if wide or i < 2**32] or [1]
+    ids = (ids * _encode_py.VECTORISE_FROM)[: 10 * _encode_py.VECTORISE_FROM]
+    ids = ids[: len(ids) // block_size * block_size]
+    encoder = _encode_py.IdEncoder()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_encode_py, "VECTORISE_FROM", len(ids) + 1)
+        one_by_one = list(encoder.blocks(ids, block_size))
+    assert list(encoder.blocks(array("q", ids), block_size)) == one_by_one
+    head = cbor2.dumps([0] * block_size)[:-block_size]
+    first = cbor2.dumps(ids[:block_size])
+    assert head + one_by_one[0] == first
+
+
+def test_without_numpy_long_prompts_hash_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = list(range(0, 300_000, 7))
+    chain = _chain_py.HashChain(ALGORITHMS["sha256_cbor"])
+    with_numpy = chain.hash_tokens(bytes(32), ids, 16)
+    monkeypatch.setitem(sys.modules, "numpy", None)  # an ImportError from now on
+    assert _chain_py.HashChain(ALGORITHMS["sha256_cbor"]).hash_tokens(bytes(32), ids, 16) == (
+        with_numpy
+    )
