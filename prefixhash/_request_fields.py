@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any
 
-from prefixhash._tokens import token_array
+from prefixhash._tokens import is_integer, token_array
 from prefixhash.errors import InvalidRequestError
 
 
@@ -204,6 +204,6 @@ def check_text(value: object, argument: str, meaning: str, *, empty: bool = Fals
 
 
 def as_index(value: Any, argument: str) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if not is_integer(value):
         raise InvalidRequestError(argument, value, "must be an integer")
     return index(value)

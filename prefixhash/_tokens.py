@@ -100,8 +100,13 @@ def _items(value: Any, argument: str) -> Sequence[Any]:
     raise InvalidRequestError(argument, value, "must be a sequence or buffer of token ids")
 
 
+def is_integer(value: Any) -> bool:
+    """Whether `operator.index` takes it, bools apart: Python's and numpy's integers."""
+    return not isinstance(value, bool) and hasattr(value, "__index__")
+
+
 def _token_id(item: Any, argument: str) -> int:
     # Floats and bools are refused even where they equal an integer: they are never meant as ids.
-    if isinstance(item, bool) or not hasattr(item, "__index__"):
+    if not is_integer(item):
         raise InvalidRequestError(argument, item, _TOKEN_RANGE)
     return index(item)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import overload
 
+from prefixhash._tokens import is_integer
 from prefixhash.errors import InvalidArgumentError
 
 
@@ -21,7 +22,7 @@ class CoarseBlockHashes(Sequence[bytes]):
     __slots__ = ("_factor", "_hashes")
 
     def __init__(self, block_hashes: Sequence[bytes], factor: int) -> None:
-        if isinstance(factor, bool) or not hasattr(factor, "__index__") or factor < 1:
+        if not is_integer(factor) or factor < 1:
             raise InvalidArgumentError("factor", factor, "must be 1 or more fine blocks per block")
         self._hashes = block_hashes
         self._factor = index(factor)

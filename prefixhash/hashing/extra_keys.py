@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from operator import index, itemgetter
 from typing import Any
 
+from prefixhash._tokens import is_integer
 from prefixhash.errors import InvalidRequestError
 from prefixhash.hashing.embeds import embeds_key, rows_digest
 from prefixhash.hashing.profile import KeySchema
@@ -222,7 +223,7 @@ def _tokens(number: Any) -> int:
     # An engine's items may hold numpy integers; they hash like ints, and floats do not pass.
     if type(number) is int:
         return number
-    if isinstance(number, bool) or not hasattr(number, "__index__"):
+    if not is_integer(number):
         raise InvalidRequestError("mm_position", number, "must hold integers")
     return index(number)
 

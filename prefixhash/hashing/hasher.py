@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
-from prefixhash._tokens import token_array
+from prefixhash._tokens import is_integer, token_array
 from prefixhash.errors import InvalidArgumentError, InvalidRequestError
 from prefixhash.hashing import extra_keys as keys
 from prefixhash.hashing._chain import HashChain
@@ -28,7 +28,7 @@ class BlockHasher:
     """
 
     def __init__(self, block_size: int, profile: HashProfile | None = None) -> None:
-        if isinstance(block_size, bool) or not hasattr(block_size, "__index__") or block_size < 1:
+        if not is_integer(block_size) or block_size < 1:
             raise InvalidArgumentError("block_size", block_size, "must be at least 1 token")
         if profile is None:
             profile = HashProfile.strict()
@@ -77,7 +77,7 @@ class BlockHasher:
         if count < 1:
             return []
         extras = _lookahead([None] * count, ids, size, ahead)
-        return self._chain(parent, ids[: count * size], size, extras)
+        return self._chain(parent, ids, size, extras, 0, count * size)
 
     def extra_keys(self, request: Any, block_index: int) -> tuple[Any, ...] | None:
         """What stands in the key of block `block_index` beside its tokens; None if nothing does.
@@ -87,7 +87,7 @@ class BlockHasher:
         alone; where a vLLM release hashed a block as part of a longer walk over nested media, with
         lookahead, the hash may hold other media.
         """
-        if isinstance(block_index, bool) or not hasattr(block_index, "__index__"):
+        if not is_integer(block_index):
             raise InvalidArgumentError("block_index", block_index, "must be an integer")
         if block_index < 0:
             raise InvalidArgumentError("block_index", block_index, "must be 0 or more")

@@ -9,6 +9,7 @@ import warnings
 from dataclasses import dataclass, field
 from operator import index
 
+from prefixhash._tokens import is_integer
 from prefixhash.errors import InvalidProfileError
 from prefixhash.hashing import _cbor
 from prefixhash.hashing.algorithms import Algorithm, get_algorithm
@@ -68,7 +69,7 @@ class HashProfile:
 
     def __post_init__(self) -> None:
         ahead = self.lookahead_tokens
-        if isinstance(ahead, bool) or not hasattr(ahead, "__index__") or ahead < 0:
+        if not is_integer(ahead) or ahead < 0:
             raise InvalidProfileError("lookahead_tokens", ahead, "must be 0 or more tokens")
         object.__setattr__(self, "lookahead_tokens", index(ahead))
         if ahead and self.schema != _VLLM_31:

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from prefixhash.trace.curve import POOL_OVERHEAD_BLOCKS, HitRateCurve
-from prefixhash.trace.definitions import DEFINITIONS
 from prefixhash.trace.metering import Meter, Tally, turn_label
 from prefixhash.trace.reading import Trace
 from prefixhash.trace.results import ReplayReport, ReplayResult
@@ -169,12 +168,4 @@ def _working_set_data(curve: HitRateCurve) -> list[Json]:
             "distinct": sample.distinct,
         }
         for sample in curve.working_set.samples
-    ]
-
-
-def definitions_data() -> list[Json]:
-    """The definitions of the hit rate, as the README shows them."""
-    return [
-        {"name": item.name, "meaning": item.meaning, "used_by": item.used_by}
-        for item in DEFINITIONS
     ]
