@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 
 from prefixhash import BlockHasher, CacheGroup, CacheHit, PrefixCache, PrefixHashError, Request
-from prefixhash.pool import EventIndex
+from prefixhash.events import EventIndex
 
 BLOCKS = 16
 GROUPS = (

@@ -14,9 +14,9 @@ from typing import Any
 
 from prefixhash import InvalidRequestError
 from prefixhash._compiled import NATIVE
-from prefixhash._tokens import reference_token_array, with_kernel
 from prefixhash.hashing import _chain_py
 from prefixhash.hashing.algorithms import ALGORITHMS
+from prefixhash.request.tokens import reference_token_array, with_kernel
 
 if NATIVE is not None:
     from prefixhash.hashing import _chain_native

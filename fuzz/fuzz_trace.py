@@ -13,13 +13,13 @@ import tempfile
 from pathlib import Path
 
 from prefixhash.errors import TraceFormatError
+from prefixhash.events.checks import check_events
+from prefixhash.events.recordings import read_messages
 from prefixhash.trace.curve import hit_rate_curve
 from prefixhash.trace.engine import HashedTrace
-from prefixhash.trace.event_check import check_events
 from prefixhash.trace.formats import FORMATS
-from prefixhash.trace.messages import read_messages
 from prefixhash.trace.reading import AUTO, Trace, read_trace
-from prefixhash.trace.replay import replay
+from prefixhash.trace.replaying import replay
 from prefixhash.trace.results import ReplayOptions
 
 _MODES = (AUTO, *FORMATS, "events")

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .golden_layout_convert import Data
-from .golden_layout_ops import Answers
-from .golden_layout_rules import RULES, Explainer
-from .golden_layout_walk import Difference, matches
+from .layout.golden_convert import Data
+from .layout.golden_ops import Answers
+from .layout.golden_rules import RULES, Explainer
+from .layout.golden_walk import Difference, matches
 
 PLAIN = "plainly"
 NULL_BLOCK = "with the null block counted"

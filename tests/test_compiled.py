@@ -92,7 +92,7 @@ import resource
 from array import array
 from prefixhash import InvalidRequestError
 from prefixhash.hashing import ALGORITHMS
-from prefixhash._tokens import token_array
+from prefixhash.request.tokens import token_array
 from prefixhash.hashing._chain import HashChain
 
 ids = list(range(10**6, 10**6 + 4096))

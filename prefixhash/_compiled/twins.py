@@ -4,6 +4,6 @@ from __future__ import annotations
 
 # Room -> its modules that have a compiled twin, in the folder of that name beside this file.
 TWINS: dict[str, tuple[str, ...]] = {
-    "pool": ("arguments", "block_pool", "index", "state"),
+    "pool": ("block_pool", "index", "pool_state", "refusals"),
     "trace": ("_stack",),
 }

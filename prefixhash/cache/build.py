@@ -16,7 +16,7 @@ from prefixhash.cache.managers import (
 )
 from prefixhash.cache.publish import Publisher
 from prefixhash.cache.search import HitSearch
-from prefixhash.cache.state import CrossAttentionManager, EncoderOnlyManager, MambaManager
+from prefixhash.cache.state_managers import CrossAttentionManager, EncoderOnlyManager, MambaManager
 from prefixhash.cache.verify import TokenVerifier
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.pool import BlockPool, ResidencySampler

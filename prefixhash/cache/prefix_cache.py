@@ -18,12 +18,13 @@ from prefixhash.cache.checks import (
 )
 from prefixhash.cache.groups import CacheGroup, as_groups
 from prefixhash.cache.managers import AttentionManager
+from prefixhash.cache.scheduling import chunk_end, common_blocks, last_hit
 from prefixhash.cache.stats import CacheStats, StatsCounter
-from prefixhash.cache.steps import chunk_end, common_blocks, last_hit
 from prefixhash.cache.tables import CachedRequest, CacheHit, Held
 from prefixhash.errors import InvalidArgumentError, InvalidRequestError
-from prefixhash.pool import BlockPool, Event, ResidencySampler
-from prefixhash.pool.arguments import check_count
+from prefixhash.events import Event
+from prefixhash.pool import BlockPool, ResidencySampler
+from prefixhash.pool.refusals import check_count
 
 
 class PrefixCache:

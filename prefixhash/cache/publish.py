@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from prefixhash.cache.groups import CHUNKED, MAMBA, SLIDING
 from prefixhash.cache.managers import AttentionManager
+from prefixhash.cache.scheduling import last_hit
 from prefixhash.cache.search import coarse_run
-from prefixhash.cache.steps import last_hit
 from prefixhash.cache.tables import BlockTable, CachedRequest, Held
 from prefixhash.cache.verify import TokenVerifier
-from prefixhash.pool import BlockPool, StoredTokens
+from prefixhash.events import StoredTokens
+from prefixhash.pool import BlockPool
 
 # The names that vLLM gives in its events, where they differ.
 _WIRE_KINDS = MappingProxyType({CHUNKED: "chunked_local_attention"})

@@ -7,8 +7,8 @@ from typing import Any, TextIO
 
 from prefixhash.cli._tables import count, print_table
 from prefixhash.cli._traces import clear_errors, report_output, write_json
-from prefixhash.trace.event_check import EventReport, check_events
-from prefixhash.trace.messages import read_messages
+from prefixhash.events.checks import EventReport, check_events
+from prefixhash.events.recordings import read_messages
 
 _DESCRIPTION = """\
 Reads a recording of KV events (BlockStored, BlockRemoved, AllBlocksCleared): one message a line as

@@ -33,7 +33,7 @@ from prefixhash.trace.plots import Mark, Picture
 from prefixhash.trace.policies import ORDERS, POLICIES
 from prefixhash.trace.reading import Trace
 from prefixhash.trace.records import TraceRequest
-from prefixhash.trace.replay import replay
+from prefixhash.trace.replaying import replay
 from prefixhash.trace.report import replay_data, trace_data
 from prefixhash.trace.results import (
     DEFAULT_CAPACITIES,

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
-from prefixhash._tokens import token_array
 from prefixhash.hashing import _cbor
 from prefixhash.hashing._encode_py import IdEncoder
 from prefixhash.hashing.algorithms import PICKLE_PROTOCOL, Algorithm
+from prefixhash.request.tokens import token_array
 
 _KEY_START = _cbor.head(_cbor.ARRAY, 3)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from operator import index
 from typing import overload
 
-from prefixhash._tokens import is_integer
 from prefixhash.errors import InvalidArgumentError
+from prefixhash.request.tokens import is_integer
 
 
 class CoarseBlockHashes(Sequence[bytes]):

@@ -9,7 +9,7 @@ import hashlib
 import sys
 from typing import Any
 
-from prefixhash._request_fields import check_values
+from prefixhash.request.fields import check_values
 
 _NO_ROWS = hashlib.sha256().digest()
 

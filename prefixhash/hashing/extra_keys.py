@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from operator import index, itemgetter
 from typing import Any
 
-from prefixhash._tokens import is_integer
 from prefixhash.errors import InvalidRequestError
 from prefixhash.hashing.embeds import embeds_key, rows_digest
 from prefixhash.hashing.profile import KeySchema
+from prefixhash.request.tokens import is_integer
 
 Keys = tuple[Any, ...]
 Span = tuple[int, int, str]

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
-from prefixhash._tokens import is_integer, token_array
 from prefixhash.errors import InvalidArgumentError, InvalidRequestError
 from prefixhash.hashing import extra_keys as keys
 from prefixhash.hashing._chain import HashChain
 from prefixhash.hashing.profile import HashProfile
 from prefixhash.request import TokenIds
+from prefixhash.request.tokens import is_integer, token_array
 
 Extras = list[tuple[Any, ...] | None]
 

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from prefixhash._request_fields import check_values
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.hashing import _cbor
 from prefixhash.hashing.embeds import dtype_name, raw_bytes
+from prefixhash.request.fields import check_values
 
 _MAX_DEPTH = 64
 

@@ -9,10 +9,10 @@ import warnings
 from dataclasses import dataclass, field
 from operator import index
 
-from prefixhash._tokens import is_integer
 from prefixhash.errors import InvalidProfileError
 from prefixhash.hashing import _cbor
 from prefixhash.hashing.algorithms import Algorithm, get_algorithm
+from prefixhash.request.tokens import is_integer
 
 # Minor releases whose keys are known, byte for byte; anything else is refused rather than guessed.
 KNOWN_VLLM_MINORS = range(19, 34)

@@ -15,7 +15,7 @@ from prefixhash.layout.block_sizes import (
     resolve_block_sizes,
     select_kernel_block_size,
 )
-from prefixhash.layout.chunk import approximate_gcd
+from prefixhash.layout.gcd import approximate_gcd
 from prefixhash.layout.grouping import equal_group_size, group_layers, unify_page_sizes
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.kernel_layouts import (
@@ -27,17 +27,18 @@ from prefixhash.layout.kernel_layouts import (
     KernelLayout,
     select_common_layout,
 )
+from prefixhash.layout.latent_tuples import group_layer_tuples
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
 from prefixhash.layout.merge import merge_specs, same_type
-from prefixhash.layout.model_architectures import known_model_types
-from prefixhash.layout.model_config import (
+from prefixhash.layout.models.architectures import known_model_types
+from prefixhash.layout.models.config import (
     ModelLayers,
     bytes_per_block,
     read_model_config,
     specs_from_model_config,
     split_layers,
 )
-from prefixhash.layout.model_rank import ModelLayer
+from prefixhash.layout.models.rank import ModelLayer
 from prefixhash.layout.need import (
     NeedCurve,
     auto_fit_max_model_len,
@@ -58,7 +59,7 @@ from prefixhash.layout.packing import (
     pack_kv_cache,
 )
 from prefixhash.layout.plan import KVCachePlan, plan_kv_cache, plan_workers, project_groups
-from prefixhash.layout.rows import (
+from prefixhash.layout.row_formats import (
     FP4_BLOCK_SCALED,
     INT4_PER_TOKEN_HEAD,
     LATENT_584,
@@ -80,7 +81,6 @@ from prefixhash.layout.specs import (
     SlidingWindowMLASpec,
     SlidingWindowSpec,
 )
-from prefixhash.layout.tuples import group_layer_tuples
 from prefixhash.layout.views import TensorView, tensor_views
 
 __all__ = [

@@ -17,6 +17,7 @@ from prefixhash.errors import (
     InvalidArgumentError,
 )
 from prefixhash.layout.groups import KVCacheGroup
+from prefixhash.layout.latent_tuples import group_latent_model
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
 from prefixhash.layout.merge import same_type, try_merge
 from prefixhash.layout.options import PlanOptions, all_are, options_or_default, require_positive
@@ -29,7 +30,6 @@ from prefixhash.layout.specs import (
     SlidingWindowMLASpec,
     SlidingWindowSpec,
 )
-from prefixhash.layout.tuples import group_latent_model
 
 Layers = Mapping[str, LayerSpec]
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.layout.options import BlockNeed, PlanOptions, require_bool, require_positive
-from prefixhash.layout.rows import ITEM_SIZES, PLAIN, RowFormat, dtype_name
+from prefixhash.layout.row_formats import ITEM_SIZES, PLAIN, RowFormat, dtype_name
 
 SpecT = TypeVar("SpecT", bound="LayerSpec")
 

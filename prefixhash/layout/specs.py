@@ -26,7 +26,7 @@ from prefixhash.layout.options import (
     require_integer,
     require_positive,
 )
-from prefixhash.layout.rows import ITEM_SIZES, dtype_name
+from prefixhash.layout.row_formats import ITEM_SIZES, dtype_name
 
 __all__ = [
     "AttentionSpec",

@@ -17,7 +17,7 @@ from prefixhash.layout.kernel_layouts import Axis, KernelLayout, Layouts, layout
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
 from prefixhash.layout.options import require_positive
 from prefixhash.layout.packing import BlockLayout, Slot
-from prefixhash.layout.rows import ITEM_SIZES
+from prefixhash.layout.row_formats import ITEM_SIZES
 from prefixhash.layout.specs import MambaSpec
 
 

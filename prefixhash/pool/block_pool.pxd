@@ -1,7 +1,7 @@
 # C types for `block_pool.py` where it is compiled; interpreted, nothing of this exists.
 cimport cython
 
-from prefixhash.pool.state cimport PoolState
+from prefixhash.pool.pool_state cimport PoolState
 
 
 cdef class BlockPool(PoolState):

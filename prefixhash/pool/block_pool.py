@@ -18,7 +18,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from operator import length_hint
 
 from prefixhash.errors import OutOfBlocksError
-from prefixhash.pool.arguments import (
+from prefixhash.events.records import Event, StoredTokens
+from prefixhash.pool.pool_state import PoolState
+from prefixhash.pool.refusals import (
     as_ids,
     check_about,
     check_count,
@@ -26,8 +28,6 @@ from prefixhash.pool.arguments import (
     check_lengths,
     refuse,
 )
-from prefixhash.pool.events import Event, StoredTokens
-from prefixhash.pool.state import PoolState
 
 
 class BlockPool(PoolState):

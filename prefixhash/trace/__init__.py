@@ -2,7 +2,7 @@
 
 `read_trace` opens a trace of any known format, `synthesize` makes one; `replay` runs it against
 caches of several sizes, `hit_rate_curve` gives the LRU hit rate at every size in one pass.
-`check_events` judges recordings of KV events. Hit rates carry the name of their definition
+Hit rates carry the name of their definition
 (`DEFINITIONS`).
 """
 
@@ -14,14 +14,12 @@ prefer_twins(__path__, "trace")
 
 from prefixhash.trace.curve import HitRateCurve, hit_rate_curve
 from prefixhash.trace.definitions import DEFINITIONS, Definition, find_definition
-from prefixhash.trace.event_check import EventReport, check_events
 from prefixhash.trace.holding import Speed
-from prefixhash.trace.messages import Message, read_messages
 from prefixhash.trace.metering import Meter, Tally
 from prefixhash.trace.policies import POLICIES, make_policy
 from prefixhash.trace.reading import SkippedLine, Trace, read_trace
 from prefixhash.trace.records import MediaSpan, TokenPrompt, TraceRequest
-from prefixhash.trace.replay import replay
+from prefixhash.trace.replaying import replay
 from prefixhash.trace.results import ReplayOptions, ReplayReport, ReplayResult
 from prefixhash.trace.survey import Survey, survey_trace
 from prefixhash.trace.synth import WORKLOADS, Workload, make_workload, synthesize
@@ -32,10 +30,8 @@ __all__ = [
     "POLICIES",
     "WORKLOADS",
     "Definition",
-    "EventReport",
     "HitRateCurve",
     "MediaSpan",
-    "Message",
     "Meter",
     "ReplayOptions",
     "ReplayReport",
@@ -48,12 +44,10 @@ __all__ = [
     "Trace",
     "TraceRequest",
     "Workload",
-    "check_events",
     "find_definition",
     "hit_rate_curve",
     "make_policy",
     "make_workload",
-    "read_messages",
     "read_trace",
     "record_of",
     "replay",

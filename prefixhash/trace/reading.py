@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from prefixhash._source import Source, without_bom
 from prefixhash.errors import InvalidArgumentError, TraceFormatError
 from prefixhash.trace.fields import BadRecordError
 from prefixhash.trace.formats import Parser, recognise
 from prefixhash.trace.records import TraceRequest
-from prefixhash.trace.source import Source, without_bom
 
 AUTO = "auto"
 _KEPT_SKIPPED = 10

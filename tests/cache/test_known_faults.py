@@ -18,7 +18,7 @@ import pytest
 
 from prefixhash import BlockHasher, LoRARequest, Request, StaleHitError
 from prefixhash.cache import CacheGroup, PrefixCache
-from prefixhash.pool import AllBlocksCleared, BlockRemoved, BlockStored
+from prefixhash.events import AllBlocksCleared, BlockRemoved, BlockStored
 
 from ..conftest import DATA
 
@@ -557,7 +557,7 @@ def test_px_010_an_empty_request() -> None:
 
 
 def _tested() -> Iterator[str]:
-    for folder in ("cache", "pool"):
+    for folder in ("cache", "events", "pool"):
         for path in (DATA.parent / folder).glob("test_*.py"):
             text = path.read_text()
             yield from (f"{a.upper()}-{n}" for a, n in re.findall(r"(pc|px)_(\d+)", text))

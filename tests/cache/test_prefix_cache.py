@@ -21,7 +21,8 @@ from prefixhash import (
     StaleHitError,
 )
 from prefixhash.errors import InvariantError
-from prefixhash.pool import BlockStored, EventIndex, ResidencySampler
+from prefixhash.events import BlockStored, EventIndex
+from prefixhash.pool import ResidencySampler
 
 from .test_known_faults import ask, full, mamba, run, sliding, start
 

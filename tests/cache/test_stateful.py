@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from prefixhash import BlockHasher, PrefixHashError, Request, StaleHitError
 from prefixhash.cache import CacheGroup, CacheHit, PrefixCache
-from prefixhash.pool import EventIndex
+from prefixhash.events import EventIndex
 
 from .naive import NaiveCache
 

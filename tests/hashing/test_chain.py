@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from prefixhash import InvalidRequestError
 from prefixhash._compiled import NATIVE
-from prefixhash._tokens import reference_token_array, with_kernel
 from prefixhash.hashing import _chain_py
 from prefixhash.hashing.algorithms import ALGORITHMS, Algorithm
+from prefixhash.request.tokens import reference_token_array, with_kernel
 
 KERNELS = ["python"]
 if NATIVE is not None:

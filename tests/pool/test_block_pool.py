@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from prefixhash import InvalidArgumentError, InvalidBlockError, InvariantError, OutOfBlocksError
-from prefixhash.pool import BlockPool, BlockRemoved, BlockStored, StoredTokens
+from prefixhash.events import BlockRemoved, BlockStored, StoredTokens
+from prefixhash.pool import BlockPool
 
 
 def snapshot(pool: BlockPool) -> Any:

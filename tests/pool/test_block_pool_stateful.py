@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from prefixhash import PrefixHashError
-from prefixhash.pool import AllBlocksCleared, BlockPool, BlockRemoved, BlockStored
+from prefixhash.events import AllBlocksCleared, BlockRemoved, BlockStored
+from prefixhash.pool import BlockPool
 
 from .naive import NaivePool, Refused
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from prefixhash.trace.definitions import find_definition
 from prefixhash.trace.records import TraceRequest
-from prefixhash.trace.replay import replay
+from prefixhash.trace.replaying import replay
 from prefixhash.trace.results import ReplayOptions, ReplayReport
 
 BLOCK = 4

@@ -13,7 +13,7 @@ import pytest
 
 from prefixhash import BlockHasher, LoRARequest, Request
 from prefixhash.cache import CacheGroup, PrefixCache
-from prefixhash.pool.event_index import EventIndex
+from prefixhash.events.index import EventIndex
 from prefixhash.trace import ReplayOptions, TraceRequest, replay
 
 

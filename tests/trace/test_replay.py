@@ -19,7 +19,7 @@ from prefixhash.trace.metering import TurnCounter, turn_group, turn_label
 from prefixhash.trace.policies import POLICIES
 from prefixhash.trace.reading import read_trace
 from prefixhash.trace.records import MediaSpan, TokenPrompt, TraceRequest
-from prefixhash.trace.replay import replay
+from prefixhash.trace.replaying import replay
 from prefixhash.trace.survey import Prefixes, survey_trace
 from prefixhash.trace.synth import synthesize
 from tests.trace.oracles import BLOCK, prompts, run

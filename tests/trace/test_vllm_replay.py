@@ -8,7 +8,7 @@ import pytest
 
 from prefixhash.trace.curve import hit_rate_curve
 from prefixhash.trace.reading import read_trace
-from prefixhash.trace.replay import replay
+from prefixhash.trace.replaying import replay
 from prefixhash.trace.results import ReplayOptions
 from tests.vllm import run_with_vllm
 

@@ -1,0 +1,1 @@
+"""From a Hugging Face `config.json` to the layers that a model caches."""

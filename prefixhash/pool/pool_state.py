@@ -1,0 +1,207 @@
+"""The state of a pool and everything that only reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+
+from prefixhash._compiled import flat_type
+from prefixhash.errors import InvariantError
+from prefixhash.events.log import EventLog
+from prefixhash.events.records import MEDIUM_GPU
+from prefixhash.pool.index import HashIndex
+from prefixhash.pool.refusals import (
+    as_ids,
+    check_count,
+    check_lengths,
+    refuse_foreign,
+    refuse_unhashable,
+)
+from prefixhash.pool.residency import ResidencySampler
+
+_flat = flat_type(__file__)
+_DUMMIES = 2  # list heads behind the last block: chains are built without a test for empty
+
+
+class PoolState:
+    """The read side of `BlockPool`."""
+
+    null_block_id = 0
+
+    __slots__ = (
+        "_index",
+        "_log",
+        "_next",
+        "_num_evictions",
+        "_num_free",
+        "_prev",
+        "_refs",
+        "_residency",
+        "enable_caching",
+        "num_blocks",
+    )
+
+    def __init__(
+        self,
+        num_blocks: int,
+        *,
+        enable_caching: bool = True,
+        events: bool = False,
+        medium: str | None = MEDIUM_GPU,
+        residency: ResidencySampler | None = None,
+    ) -> None:
+        check_count("num_blocks", num_blocks, 1, " (the null block counts)")
+        self.num_blocks = num_blocks
+        self.enable_caching = enable_caching
+        self._refs = _flat([0] * num_blocks)
+        # Circular list through the null block; links of a block that is in use are meaningless.
+        self._next = _flat([*range(1, num_blocks), 0, *[0] * _DUMMIES])
+        self._prev = _flat([num_blocks - 1, *range(num_blocks - 1), *[0] * _DUMMIES])
+        self._num_free = num_blocks - 1
+        self._num_evictions = 0
+        self._index = HashIndex(num_blocks)
+        self._log = EventLog(medium) if events else None
+        self._residency = residency
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that `allocate` can hand out, cached ones included."""
+        return self._num_free
+
+    @property
+    def num_cached_blocks(self) -> int:
+        """Blocks that carry a hash, in use or not."""
+        return self._index.num_cached
+
+    @property
+    def num_cached_hashes(self) -> int:
+        """Different (group, hash) keys that a lookup finds; copies count once."""
+        return sum(map(len, self._index.served.values()))
+
+    @property
+    def num_evictions(self) -> int:
+        """Cached blocks that `allocate` has reused since the pool was built."""
+        return self._num_evictions
+
+    @property
+    def usage(self) -> float:
+        """Share of the blocks in use, from 0.0 to 1.0; the null block does not count."""
+        usable = self.num_blocks - 1
+        return (usable - self._num_free) / usable if usable else 0.0
+
+    @property
+    def events_enabled(self) -> bool:
+        """Whether `cache` should be told about tokens, for the events."""
+        return self._log is not None
+
+    def ref_count(self, block_id: int) -> int:
+        """How often the block is held; 0 for a free block and for the null block."""
+        return self._refs[self._known(block_id)]
+
+    def block_hash(self, block_id: int) -> Hashable | None:
+        """The first hash of the block, or None."""
+        return self._index.hash_of[self._known(block_id)]
+
+    def block_hashes(self, block_id: int) -> list[tuple[int, Hashable]]:
+        """Every (group, hash) that the block carries, oldest first."""
+        return self._index.hashes(self._known(block_id))
+
+    def free_block_ids(self) -> list[int]:
+        """The free blocks in the order in which `allocate` would reuse them. O(free blocks)."""
+        return self._walk(self._next)
+
+    def cached_hashes(self) -> set[tuple[int, Hashable]]:
+        """Every (group, hash) that a lookup finds. O(cached blocks)."""
+        return self._index.keys()
+
+    def lookup(self, block_hash: Hashable, group: int = 0) -> int | None:
+        """The block that carries the hash, None without one; of several, the first cached. O(1)."""
+        try:
+            served = self._index.served.get(group)
+            return None if served is None else served.get(block_hash)
+        except TypeError as error:
+            refuse_unhashable(block_hash, error)
+
+    def longest_prefix(self, block_hashes: Iterable[Hashable], group: int = 0) -> list[int]:
+        """The blocks of the hashes up to the first one that no block carries. O(result)."""
+        found: list[int] = []
+        try:
+            served = self._index.served.get(group)
+            if served is None:
+                return found
+            for block_hash in block_hashes:
+                block = served.get(block_hash)
+                if block is None:
+                    break
+                found.append(block)
+        except TypeError as error:
+            refuse_unhashable(block_hashes, error)
+        return found
+
+    def carries(
+        self, block_ids: Sequence[int], block_hashes: Sequence[Hashable], group: int = 0
+    ) -> bool:
+        """Whether each block carries, still, the hash beside it in that group.
+
+        Raises:
+            InvalidBlockError: an id is foreign.
+        """
+        block_ids = as_ids(block_ids)
+        check_lengths(block_ids, block_hashes)
+        hash_of = self._index.hash_of
+        group_of = self._index.group_of
+        try:
+            # The usual case, two comparisons of whole lists: every block's first hash is the one.
+            if (
+                [hash_of[block] for block in block_ids] == list(block_hashes)
+                and [group_of[block] for block in block_ids].count(group) == len(block_ids)
+                and min(block_ids, default=1) > 0
+            ):
+                return True
+        except (IndexError, TypeError):
+            pass  # a foreign id: named below
+        carries = self._index.carries
+        pairs = zip(map(self._known, block_ids), block_hashes, strict=True)
+        return all(carries(block, block_hash, group) for block, block_hash in pairs)
+
+    def count_free(self, block_ids: Iterable[int]) -> int:
+        """How many of the blocks nobody holds. O(blocks). The ids are not checked."""
+        refs = self._refs
+        return [refs[block] for block in block_ids].count(0)
+
+    def check(self) -> None:
+        """Walk every invariant. O(number of blocks), for tests and debugging.
+
+        Raises:
+            InvariantError: the state contradicts itself.
+        """
+        order = self._walk(self._next)
+        backwards = self._walk(self._prev)
+        if order != backwards[::-1] or len(order) != self._num_free:
+            raise InvariantError(
+                f"free list {order}, backwards {backwards}, count {self._num_free}"
+            )
+        for block, count in enumerate(self._refs):
+            if count < 0:
+                raise InvariantError(f"block {block} is held {count} times")
+        free = {block for block in range(1, self.num_blocks) if self._refs[block] == 0}
+        if free != set(order) or len(order) != len(free) or self._refs[0] != 0:
+            raise InvariantError(f"blocks not held {sorted(free)} differ from free list {order}")
+        if self._index.hash_of[0] is not None:
+            raise InvariantError("the null block carries a hash")
+        self._index.check()
+        if self._log is not None and self._log.reported != self._index.keys():
+            raise InvariantError("replaying the events does not give the index")
+
+    def _walk(self, links: Sequence[int]) -> list[int]:
+        """The blocks of the free list along one of its two directions, cut where it never ends."""
+        blocks: list[int] = []
+        block = links[0]
+        while block and len(blocks) < self.num_blocks:
+            blocks.append(block)
+            block = links[block]
+        return blocks
+
+    def _known(self, block_id: int) -> int:
+        if not isinstance(block_id, int) or not 0 <= block_id < self.num_blocks:
+            refuse_foreign(block_id, self.num_blocks)
+        return block_id

@@ -1,0 +1,206 @@
+"""The fields of a request: adapter, media and where they stand, and the checks of all of them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+from prefixhash.errors import InvalidRequestError
+from prefixhash.request.tokens import is_integer, token_array
+
+
+@dataclass(frozen=True)
+class PlaceholderRange:
+    """Where one media item stands in the prompt: `length` token positions from `offset` on."""
+
+    offset: int
+    length: int
+
+    def __post_init__(self) -> None:
+        for name in ("offset", "length"):
+            value = as_index(getattr(self, name), name)
+            if value < 0:
+                raise InvalidRequestError(name, value, "must be 0 or more tokens")
+            object.__setattr__(self, name, value)
+
+    @property
+    def end(self) -> int:
+        """The first position after the item."""
+        return self.offset + self.length
+
+
+@dataclass(frozen=True)
+class MultiModalFeature:
+    """One run of placeholder tokens that a media item fills.
+
+    `identifier` must stand for the content (see `media_identifier`): two items with one identifier
+    are taken for the same item. A video with several separated runs is one feature per run.
+    """
+
+    identifier: str
+    mm_position: PlaceholderRange
+    modality: str = "image"
+
+    def __post_init__(self) -> None:
+        check_text(self.identifier, "identifier", "the content identity of the item")
+        check_text(self.modality, "modality", "such as 'image', 'audio' or 'video'")
+        if not isinstance(self.mm_position, PlaceholderRange):
+            raise InvalidRequestError(
+                "mm_position", self.mm_position, "must be a PlaceholderRange(offset, length)"
+            )
+
+
+@dataclass(frozen=True)
+class LoRARequest:
+    """The adapter that a request runs with.
+
+    Give `revision` a new value whenever the weights behind an equal name and path change: the
+    strict profile keys it, so that KV of the old weights is never reused. (vLLM's own keys hold no
+    revision, and before 0.31 no path.)
+    """
+
+    lora_name: str
+    lora_path: str = ""
+    revision: str = ""
+
+    def __post_init__(self) -> None:
+        check_text(self.lora_name, "lora_name", "the name of the adapter")
+        check_text(self.lora_path, "lora_path", "a path, or ''", empty=True)
+        check_text(self.revision, "revision", "a version of the weights, or ''", empty=True)
+
+
+def prompt_ids(token_ids: Any, prompt_embeds: Any) -> array[int]:
+    num_rows = _num_embeds(prompt_embeds)
+    if token_ids is None:
+        if num_rows is None:
+            raise InvalidRequestError("token_ids", None, "give token_ids, prompt_embeds, or both")
+        return array("q", bytes(8 * num_rows))
+    ids = token_array(token_ids, "token_ids")
+    if num_rows is not None and num_rows != len(ids):
+        raise InvalidRequestError(
+            "prompt_embeds", f"{num_rows} rows", f"must have one row per token ({len(ids)})"
+        )
+    return ids[:] if ids is token_ids else ids
+
+
+def _num_embeds(prompt_embeds: Any) -> int | None:
+    if prompt_embeds is None:
+        return None
+    shape = getattr(prompt_embeds, "shape", None)
+    if shape is None or not hasattr(prompt_embeds, "dtype"):
+        raise InvalidRequestError(
+            "prompt_embeds", prompt_embeds, "must be a torch tensor or a numpy array"
+        )
+    check_values(prompt_embeds, "prompt_embeds")
+    if len(shape) != 2:
+        raise InvalidRequestError(
+            "prompt_embeds", f"shape {tuple(shape)}", "must be (prompt length, hidden size)"
+        )
+    return int(shape[0])
+
+
+def embeds_mask(value: Any, num_prompt_tokens: int, mixed: bool) -> tuple[bool, ...] | None:
+    if value is None:
+        return None
+    if not mixed:
+        raise InvalidRequestError(
+            "prompt_is_token_ids", value, "needs both token_ids and prompt_embeds"
+        )
+    items = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(items, Sequence):
+        raise InvalidRequestError("prompt_is_token_ids", value, "must be a sequence of bools")
+    mask = tuple(items)
+    if len(mask) != num_prompt_tokens:
+        raise InvalidRequestError(
+            "prompt_is_token_ids",
+            f"{len(mask)} entries",
+            f"must have one entry per prompt token ({num_prompt_tokens})",
+        )
+    for i, item in enumerate(mask):
+        if type(item).__name__ not in ("bool", "bool_"):  # numpy's is no bool
+            raise InvalidRequestError(f"prompt_is_token_ids[{i}]", item, "must be True or False")
+    return tuple(map(bool, mask))
+
+
+def sorted_features(
+    features: Iterable[Any] | None, num_prompt_tokens: int
+) -> tuple[MultiModalFeature, ...]:
+    if not isinstance(features, Iterable | None):
+        raise InvalidRequestError("mm_features", features, "must be a list of MultiModalFeature")
+    items = [_feature(item, f"mm_features[{i}]") for i, item in enumerate(features or ())]
+    for i, item in enumerate(items):
+        if item.mm_position.end > num_prompt_tokens:
+            raise InvalidRequestError(
+                f"mm_features[{i}].mm_position",
+                item.mm_position,
+                f"must lie within the {num_prompt_tokens} tokens of the prompt",
+            )
+    return tuple(sorted(items, key=lambda item: item.mm_position.offset))
+
+
+def _feature(item: Any, argument: str) -> MultiModalFeature:
+    """The item itself, or a frozen copy of an engine's own, whose fields could change later."""
+    if isinstance(item, MultiModalFeature):
+        return item
+    place: Any = getattr(item, "mm_position", None)
+    if not (hasattr(place, "offset") and hasattr(place, "length") and hasattr(item, "identifier")):
+        raise InvalidRequestError(argument, item, "must be a MultiModalFeature")
+    try:
+        position = PlaceholderRange(place.offset, place.length)
+        return MultiModalFeature(item.identifier, position, getattr(item, "modality", "image"))
+    except InvalidRequestError as error:
+        raise InvalidRequestError(
+            f"{argument}.{error.argument}", error.value, error.problem
+        ) from None
+
+
+def end_of(features: Iterable[MultiModalFeature]) -> int:
+    return max((feature.mm_position.end for feature in features), default=0)
+
+
+def check_values(values: Any, argument: str) -> None:
+    """Refuses arrays whose bytes are not their values: objects, records, sparse, without data."""
+    dtype = values.dtype
+    if getattr(dtype, "hasobject", False) or getattr(dtype, "names", None):
+        raise InvalidRequestError(argument, f"dtype {dtype}", "must hold numbers")
+    layout = str(getattr(values, "layout", "torch.strided"))
+    if layout != "torch.strided" or getattr(values, "is_meta", False):
+        kind = "a meta tensor" if layout == "torch.strided" else f"layout {layout}"
+        raise InvalidRequestError(argument, kind, "must be a dense tensor with data")
+
+
+def check_lora(lora_request: Any) -> None:
+    if lora_request is None or isinstance(lora_request, LoRARequest):
+        return
+    # An engine's own adapter object will do, if it names itself.
+    name = getattr(lora_request, "lora_name", None)
+    if not isinstance(name, str) or not name:
+        raise InvalidRequestError(
+            "lora_request", lora_request, "must be a LoRARequest, or have a lora_name"
+        )
+    check_text(name, "lora_request.lora_name", "the name of the adapter")
+    for field in ("lora_path", "revision"):
+        value = getattr(lora_request, field, "")
+        check_text(value, f"lora_request.{field}", "a string, or ''", empty=True)
+
+
+def check_text(value: object, argument: str, meaning: str, *, empty: bool = False) -> None:
+    if not isinstance(value, str) or not (value or empty):
+        raise InvalidRequestError(
+            argument, value, f"must be a {'' if empty else 'non-empty '}string: {meaning}"
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(
+            argument, value, "holds a lone surrogate, which UTF-8 cannot encode"
+        ) from None
+
+
+def as_index(value: Any, argument: str) -> int:
+    if not is_integer(value):
+        raise InvalidRequestError(argument, value, "must be an integer")
+    return index(value)
