@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prefixhash.cache import CacheGroup, CacheHit, CacheStats, PrefixCache
+from prefixhash.cache import CacheGroup, CacheHit, CacheOptions, CacheStats, PrefixCache
 from prefixhash.errors import (
     IncompatibleLayersError,
     IncompatiblePageSizesError,
@@ -65,6 +65,7 @@ __all__ = [
     "BlockPool",
     "CacheGroup",
     "CacheHit",
+    "CacheOptions",
     "CacheStats",
     "ChunkedLocalAttentionSpec",
     "CoarseBlockHashes",

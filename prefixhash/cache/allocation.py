@@ -6,12 +6,12 @@ Everything is counted before the first change, so a step that does not fit leave
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from prefixhash.cache.groups import CROSS, ENCODER_ONLY, FULL, MAMBA
-from prefixhash.cache.managers import AttentionManager, ceil_div
+from prefixhash._arguments import integer
+from prefixhash.cache.managers import AttentionManager, Slots, ceil_div
+from prefixhash.cache.options import CacheOptions
 from prefixhash.cache.tables import BlockTable, CachedRequest, CacheHit, Held
-from prefixhash.errors import InvalidArgumentError
 from prefixhash.pool import BlockPool
 
 NewBlocks = tuple[list[int], ...]
@@ -24,47 +24,46 @@ class Step(NamedTuple):
     lookahead: int
     encoder: int
 
-    def check(self) -> None:
+    @classmethod
+    def of(cls, new: Any, lookahead: Any, encoder: Any) -> Step:
         """Refuse a step without tokens, and negative numbers."""
-        new, lookahead, encoder = self
         integers = type(new) is type(lookahead) is type(encoder) is int
         if integers and new > 0 and lookahead >= 0 and encoder >= 0:
-            return  # the loop below costs more than the whole step
-        for name, value, least in (
-            ("num_new_tokens", new, 1),
-            ("num_lookahead_tokens", lookahead, 0),
-            ("num_encoder_tokens", encoder, 0),
-        ):
-            if not isinstance(value, int) or value < least:
-                raise InvalidArgumentError(name, value, f"must be an integer of at least {least}")
+            return cls(new, lookahead, encoder)  # the checks below cost more than the whole step
+        return cls(
+            integer("num_new_tokens", new, 1),
+            integer("num_lookahead_tokens", lookahead),
+            integer("num_encoder_tokens", encoder),
+        )
 
 
 class Allocator:
     """Moves blocks between a pool and the tables of requests."""
 
     def __init__(
-        self,
-        managers: Sequence[AttentionManager],
-        pool: BlockPool,
-        max_model_len: int | None,
-        watermark_blocks: int,
+        self, managers: Sequence[AttentionManager], pool: BlockPool, options: CacheOptions
     ) -> None:
         self._managers = managers
         self._pool = pool
-        self._max_model_len = max_model_len
-        self._watermark_blocks = watermark_blocks
-        keep_all = (FULL, CROSS, ENCODER_ONLY)
-        self._recycles = any(manager.spec.kind not in keep_all for manager in managers)
+        self._max_model_len = options.max_model_len
+        self._watermark_blocks = int(options.watermark * pool.num_blocks)
+        self._recycles = any(manager.recycles for manager in managers)
 
-    def _slots(self, num_tokens: int) -> int:
-        return num_tokens if self._max_model_len is None else min(num_tokens, self._max_model_len)
+    def _slots(self, main: int, step: Step) -> Slots:
+        """Slots for `main` tokens and the lookahead of the step, within the longest request."""
+        tokens = main + step.lookahead
+        if self._max_model_len is not None:
+            tokens = min(tokens, self._max_model_len)
+        return Slots(tokens, main, step.encoder)
 
     # -- admission -------------------------------------------------------------------------
 
     def fits_wholly(self, request: CachedRequest, hit: CacheHit, step: Step, others: bool) -> bool:
         """Whether all tokens that the request has so far could be computed now."""
-        tokens = self._slots(request.num_tokens)
-        needs = self._admission_needs(hit, tokens, tokens, step.encoder, True)
+        tokens = request.num_tokens
+        if self._max_model_len is not None:
+            tokens = min(tokens, self._max_model_len)
+        needs = self._admission_needs(hit, Slots(tokens, tokens, step.encoder), True)
         states = self._states_beside(hit, hit.num_tokens + step.new, tokens)
         return sum(needs) + states <= self._free_for_admission(hit, others)
 
@@ -78,7 +77,7 @@ class Allocator:
         count = 0
         for manager in self._managers:
             size = manager.block_size
-            if manager.spec.kind == MAMBA and ceil_div(step_end, size) < ceil_div(num_tokens, size):
+            if manager.keeps_states and ceil_div(step_end, size) < ceil_div(num_tokens, size):
                 hit_state = hit.block_ids[manager.group][-1:]
                 count += not any(hit_state) or self._pool.count_free(hit_state) == 0
         return count
@@ -88,9 +87,8 @@ class Allocator:
 
         `others`: whether other requests run, for which the watermark is kept free.
         """
-        main = hit.num_tokens + step.new
-        slots = self._slots(main + step.lookahead)
-        needs = self._admission_needs(hit, slots, main, step.encoder, False)
+        slots = self._slots(hit.num_tokens + step.new, step)
+        needs = self._admission_needs(hit, slots, False)
         if sum(needs) > self._free_for_admission(hit, others):
             return None
         tables = []
@@ -101,27 +99,14 @@ class Allocator:
             tables.append(BlockTable(list(ids), num_cached=len(ids), retired=len(ids) - len(real)))
         held.tables, held.num_computed = tables, hit.num_tokens
         held.junction = hit.shared_prefix_tokens
-        return self._grow(held, needs, slots, main, step.new)
+        return self._grow(held, needs, slots, step.new)
 
-    def _admission_needs(
-        self,
-        hit: CacheHit,
-        num_tokens: int,
-        main_tokens: int,
-        num_encoder_tokens: int,
-        capped: bool,
-    ) -> list[int]:
+    def _admission_needs(self, hit: CacheHit, slots: Slots, capped: bool) -> list[int]:
         """New blocks per group for a request that holds none yet."""
-        needs = []
-        for manager in self._managers:
-            if manager.spec.kind == CROSS:
-                needs.append(manager.blocks_for_encoder(BlockTable(), num_encoder_tokens))
-                continue
-            ids = hit.block_ids[manager.group]
-            needs.append(
-                manager.blocks_to_admit(ids, hit.num_tokens, num_tokens, main_tokens, capped)
-            )
-        return needs
+        return [
+            manager.blocks_to_admit(hit.block_ids[manager.group], hit.num_tokens, slots, capped)
+            for manager in self._managers
+        ]
 
     def _free_for_admission(self, hit: CacheHit, others: bool) -> int:
         """Blocks left once the hits are held (a free block that is hit is free no more)."""
@@ -133,14 +118,11 @@ class Allocator:
 
     def extend(self, held: Held, step: Step) -> NewBlocks | None:
         """Slots behind all tokens that are computed or in flight; None if blocks are lacking."""
-        main = held.num_scheduled + step.new
-        slots = self._slots(main + step.lookahead)
-        needs = []
-        for manager, table in zip(self._managers, held.tables, strict=True):
-            if manager.spec.kind == CROSS:
-                needs.append(manager.blocks_for_encoder(table, step.encoder))
-            else:
-                needs.append(manager.blocks_wanted(table, slots, main))
+        slots = self._slots(held.num_scheduled + step.new, step)
+        needs = [
+            manager.blocks_wanted(table, slots)
+            for manager, table in zip(self._managers, held.tables, strict=True)
+        ]
         total = sum(needs)
         places = self._out_of_reach(held) if self._recycles else ()
         if total:
@@ -149,12 +131,10 @@ class Allocator:
                 return None
         if places:
             self._give_back(places)
-        return self._grow(held, needs, slots, main, step.new)
+        return self._grow(held, needs, slots, step.new)
 
-    def _grow(
-        self, held: Held, needs: Sequence[int], slots: int, main: int, new_tokens: int
-    ) -> NewBlocks:
-        held.open_step(new_tokens, main)
+    def _grow(self, held: Held, needs: Sequence[int], slots: Slots, new_tokens: int) -> NewBlocks:
+        held.open_step(new_tokens, slots.main)
         total = sum(needs)
         if not total:
             return tuple([[] for _ in needs])  # most steps of a decode
@@ -165,7 +145,7 @@ class Allocator:
             ids = taken[start : start + need]
             start += need
             if need:
-                manager.grow(table, slots, main, ids)
+                manager.grow(table, slots, ids)
             new.append(ids)
         return tuple(new)
 

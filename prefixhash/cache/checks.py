@@ -89,7 +89,7 @@ def check_hit(
     if not 0 <= length < max(request.num_tokens, 1):
         raise InvalidArgumentError("hit", length, "is no lookup of this request: look it up again")
     for manager, ids in zip(managers, hit.block_ids, strict=True):
-        if not manager.spec.cacheable or not length:
+        if not manager.cacheable or not length:
             if any(ids):
                 raise InvalidBlockError("hit", ids, f"group {manager.group} takes no cached blocks")
             continue
@@ -178,11 +178,11 @@ def check_cache(
 def _check_slots(held: Held, managers: Sequence[AttentionManager]) -> None:
     """Every token that is still attended to has a block."""
     for manager, table in zip(managers, held.tables, strict=True):
-        if not manager.spec.cacheable:
+        if not manager.cacheable:
             continue
         first = manager.skipped_tokens(held.num_computed) // manager.block_size
         last = held.num_computed // manager.block_size
-        if manager.spec.kind != "mamba" and 0 in table.blocks[first:last]:
+        if not manager.keeps_states and 0 in table.blocks[first:last]:
             raise InvariantError(
                 f"request {held.request.request_id!r} lacks a block among {table.blocks} of "
                 f"group {manager.group} that attention reads"

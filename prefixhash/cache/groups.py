@@ -6,28 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from prefixhash._arguments import flag, integer
+from prefixhash.cache.kinds import KVKind, find_kind
+from prefixhash.cache.managers import GroupShape
 from prefixhash.errors import InvalidArgumentError
-
-FULL = "full_attention"
-SLIDING = "sliding_window"
-CHUNKED = "chunked_local"
-MAMBA = "mamba"
-CROSS = "cross_attention"
-ENCODER_ONLY = "encoder_only"
-
-# Kinds that need the blocks of another kind: latent attention differs in what a block holds only.
-_SAME_AS = {
-    "mla": FULL,
-    "mla_attention": FULL,
-    "hidden_state": FULL,
-    "sink_full_attention": FULL,
-    "sliding_window_mla": SLIDING,
-    "chunked_local_attention": CHUNKED,
-    "encoder_only_attention": ENCODER_ONLY,
-}
-_KINDS = (FULL, SLIDING, CHUNKED, MAMBA, CROSS, ENCODER_ONLY)
-# Attribute of a layer spec that holds the reach, by kind and by engine.
-_REACH = {SLIDING: ("window", "sliding_window"), CHUNKED: ("chunk", "attention_chunk_size")}
 
 
 @dataclass(frozen=True)
@@ -35,14 +17,17 @@ class CacheGroup:
     """Layers that share one block table.
 
     Args:
-        kind: "full_attention" (also for latent attention), "sliding_window", "chunked_local",
-            "mamba", "cross_attention", "encoder_only"; the kinds of layer specs are understood.
+        kind: "full_attention", "mla", "sliding_window", "sliding_window_mla", "chunked_local",
+            "mamba", "cross_attention", "encoder_only", or another name in
+            `prefixhash.cache.kinds.KINDS`; the kinds of layer specs are understood.
         block_size: tokens per block.
         window: sliding window: a token attends to itself and the `window - 1` tokens before it.
         chunk: chunked local attention: tokens per chunk.
         speculative_blocks: mamba: state blocks held beyond the running one, for drafts.
         eagle: the group serves a drafter that needs the hidden states of the last matched block,
             so a hit must leave one matched block to be computed again.
+
+    A window or chunk that the kind does not have is left out.
 
     Raises:
         InvalidArgumentError: an unknown kind, a size below 1, a reach that is lacking.
@@ -56,33 +41,43 @@ class CacheGroup:
     eagle: bool = False
 
     def __post_init__(self) -> None:
-        kind = _SAME_AS.get(self.kind, self.kind) if isinstance(self.kind, str) else None
-        object.__setattr__(self, "kind", kind or self.kind)
-        if kind not in _KINDS:
-            raise InvalidArgumentError("kind", self.kind, f"must be one of {', '.join(_KINDS)}")
-        _positive("block_size", self.block_size)
-        if self.kind == SLIDING:
-            _positive("window", self.window)
-        if self.kind == CHUNKED:
-            _positive("chunk", self.chunk)
-        if not isinstance(self.speculative_blocks, int) or self.speculative_blocks < 0:
+        row = find_kind(self.kind)
+        self._set("kind", row.names[0])
+        self._set("block_size", integer("block_size", self.block_size, 1))
+        for name in ("window", "chunk"):
+            wanted = name in row.reach
+            self._set(name, integer(name, getattr(self, name), 1) if wanted else None)
+        spare = integer("speculative_blocks", self.speculative_blocks)
+        self._set("speculative_blocks", spare)
+        self._set("eagle", flag("eagle", self.eagle))
+        if self.eagle and not row.manager.serves_drafter:
             raise InvalidArgumentError(
-                "speculative_blocks", self.speculative_blocks, "must be an integer of at least 0"
+                "eagle", True, f"a drafter on {self.kind} layers cannot share hits: use False"
             )
-        if self.eagle and self.kind == CHUNKED:
-            raise InvalidArgumentError(
-                "eagle", True, "a drafter on chunked local attention cannot share hits: use False"
-            )
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    @property
+    def row(self) -> KVKind:
+        """What is known of the kind."""
+        return find_kind(self.kind)
 
     @property
     def cacheable(self) -> bool:
         """Whether blocks of this kind can be reused by another request."""
-        return self.kind not in (CROSS, ENCODER_ONLY)
+        return self.row.manager.cacheable
 
     @property
     def downward_closed(self) -> bool:
         """Whether a hit of some length implies a hit of every shorter length."""
-        return self.kind == FULL
+        return self.row.manager.downward_closed
+
+    @property
+    def shape(self) -> GroupShape:
+        """What decides which blocks the group needs."""
+        reach = self.window or self.chunk or 0
+        return GroupShape(self.block_size, reach, self.speculative_blocks, self.eagle)
 
 
 def as_group(value: Any) -> CacheGroup:
@@ -101,16 +96,12 @@ def as_group(value: Any) -> CacheGroup:
         raise InvalidArgumentError(
             "groups", value, "must be CacheGroups, layer specs or planned groups"
         )
-    group = CacheGroup(_SAME_AS.get(kind, kind), block_size, window=1, chunk=1)
-    reach = [getattr(spec, name, None) for name in _REACH.get(group.kind, ())]
+    row = find_kind(kind)
+    reach = [getattr(spec, name, None) for name in row.reach]
     found = next((tokens for tokens in reach if tokens is not None), None)
-    return replace(
-        group,
-        window=found if group.kind == SLIDING else None,
-        chunk=found if group.kind == CHUNKED else None,
-        speculative_blocks=getattr(spec, "speculative_blocks", 0) if group.kind == MAMBA else 0,
-        eagle=bool(getattr(value, "eagle", False)),
-    )
+    spare = getattr(spec, "speculative_blocks", 0) if row.manager.keeps_states else 0
+    eagle = bool(getattr(value, "eagle", False))
+    return CacheGroup(kind, block_size, found, found, speculative_blocks=spare, eagle=eagle)
 
 
 def as_groups(groups: Iterable[Any], *, eagle: bool = False) -> tuple[CacheGroup, ...]:
@@ -119,7 +110,7 @@ def as_groups(groups: Iterable[Any], *, eagle: bool = False) -> tuple[CacheGroup
     With `eagle`, the groups that are marked as a drafter's (`is_draft`, `is_eagle_group`) drop the
     last block of a hit; if none is marked, all that can be hit do.
     """
-    if not isinstance(groups, Iterable):
+    if not isinstance(groups, Iterable) or isinstance(groups, (str, bytes)):
         raise InvalidArgumentError("groups", groups, "must be a list of groups")
     given = list(groups)
     found = [as_group(value) for value in given]
@@ -133,8 +124,3 @@ def as_groups(groups: Iterable[Any], *, eagle: bool = False) -> tuple[CacheGroup
         marked = drafts if any(drafts) else [group.cacheable for group in found]
         found = [replace(group, eagle=mark) for group, mark in zip(found, marked, strict=True)]
     return tuple(found)
-
-
-def _positive(name: str, value: int | None) -> None:
-    if not isinstance(value, int) or value < 1:
-        raise InvalidArgumentError(name, value, "must be an integer of at least 1")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
-from prefixhash.cache.groups import CacheGroup
+from prefixhash.cache.options import CacheOptions
 from prefixhash.cache.tables import BlockTable
 from prefixhash.pool import BlockPool
 
@@ -19,28 +19,74 @@ def ceil_div(value: int, divisor: int) -> int:
     return -(-value // divisor)
 
 
+class Slots(NamedTuple):
+    """Up to where a request needs slots, in tokens.
+
+    `tokens` counts all, `main` leaves out the lookahead of a drafter, `encoder` counts the tokens
+    of the encoder's output, which cross attention alone stores.
+    """
+
+    tokens: int
+    main: int
+    encoder: int
+
+
+class GroupShape(NamedTuple):
+    """What decides which blocks a group needs; groups of one manager and shape need the same.
+
+    `reach` is the length of the window or chunk in tokens, 0 where there is none; the other fields
+    are those of `CacheGroup`.
+    """
+
+    block_size: int
+    reach: int = 0
+    speculative_blocks: int = 0
+    eagle: bool = False
+
+
 class AttentionManager:
     """Full attention, and what the other kinds have in common with it.
 
+    Class attributes say what sets a kind apart: `cacheable`, whether other requests can reuse its
+    blocks; `downward_closed`, whether a hit implies every shorter one; `recycles`, whether blocks
+    are given back while the request runs; `keeps_states`, whether a block holds the state after its
+    last token, right only where a step ended; `hashes_suffice`, whether its KV depends on nothing
+    but what is hashed; `serves_drafter`, whether its hits can leave a block to a drafter.
+
     Args:
-        spec: kind, block size and reach.
+        shape: block size and reach.
         group: index of the group in the cache, and in the pool's index.
         pool: where the blocks come from.
-        alignment: hits are multiples of this many tokens, which `spec.block_size` divides.
-        cap: most blocks that a request holds at once, None if it holds all of its blocks.
+        alignment: hits are multiples of this many tokens, which the block size divides.
+        options: those of the cache.
     """
 
+    cacheable: ClassVar[bool] = True
+    downward_closed: ClassVar[bool] = True
+    recycles: ClassVar[bool] = False
+    keeps_states: ClassVar[bool] = False
+    hashes_suffice: ClassVar[bool] = True
+    serves_drafter: ClassVar[bool] = True
+
     def __init__(
-        self, spec: CacheGroup, group: int, pool: BlockPool, alignment: int, cap: int | None
+        self, shape: GroupShape, group: int, pool: BlockPool, alignment: int, options: CacheOptions
     ) -> None:
-        self.spec = spec
+        self.shape = shape
         self.group = group
         self.pool = pool
         self.alignment = alignment
-        self.cap = cap
-        self.block_size = spec.block_size
-        # Blocks that a hit matches beyond its end, for a drafter.
-        self.margin = 1 if spec.eagle else 0
+        self.block_size = shape.block_size
+        # Blocks that a drafter needs beyond the end of a hit, and that a lookup matches there.
+        self.margin = 1 if shape.eagle else 0
+        self.match_margin = self.margin
+        # Most blocks that a request holds at once, None if it holds all of its blocks.
+        self.cap: int | None = None
+        if options.max_batched_tokens is not None:
+            self.cap = self.most_held(options.max_batched_tokens, options.max_model_len)
+
+    def most_held(self, max_batched_tokens: int, max_model_len: int | None) -> int | None:
+        """Most blocks that a request holds at once in a group that recycles; None elsewhere."""
+        return None
 
     # -- lookup ----------------------------------------------------------------------------
 
@@ -76,32 +122,25 @@ class AttentionManager:
         """Tokens from the start that the token at position `num_computed` does not attend to."""
         return 0
 
-    def blocks_wanted(self, table: BlockTable, num_tokens: int, main_tokens: int) -> int:
-        """New blocks for a request that holds blocks, so that `num_tokens` have slots.
-
-        `main_tokens` leaves out the lookahead of a drafter.
-        """
-        return max(ceil_div(num_tokens, self.block_size) - len(table.blocks), 0)
-
-    def blocks_for_encoder(self, table: BlockTable, num_encoder_tokens: int) -> int:
-        """New blocks for the encoder's tokens; cross attention only."""
-        return max(ceil_div(num_encoder_tokens, self.block_size) - len(table.blocks), 0)
+    def blocks_wanted(self, table: BlockTable, slots: Slots) -> int:
+        """New blocks for a request that holds blocks, so that all of `slots` have a place."""
+        return max(ceil_div(slots.tokens, self.block_size) - len(table.blocks), 0)
 
     def blocks_to_admit(
-        self, hit: Sequence[int], num_computed: int, num_tokens: int, main_tokens: int, capped: bool
+        self, hit: Sequence[int], num_computed: int, slots: Slots, capped: bool
     ) -> int:
         """New blocks for a request that holds none but takes the blocks of `hit`.
 
         `capped` asks for the whole life of the request, in which blocks are recycled.
         """
-        required = ceil_div(num_tokens, self.block_size)
+        required = ceil_div(slots.tokens, self.block_size)
         first = max(self.skipped_tokens(num_computed) // self.block_size, len(hit))
         new = max(required - first, 0)
         if capped and self.cap is not None:
             new = min(new, max(self.cap - sum(map(bool, hit)), 0))
         return new
 
-    def grow(self, table: BlockTable, num_tokens: int, main_tokens: int, new: list[int]) -> None:
+    def grow(self, table: BlockTable, slots: Slots, new: list[int]) -> None:
         """Put as many new blocks as `blocks_wanted` or `blocks_to_admit` asked for in the table."""
         table.blocks.extend(new)
 
@@ -139,9 +178,12 @@ class AttentionManager:
 class SlidingWindowManager(AttentionManager):
     """The last `window` tokens, the next one included; blocks before them are given back."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.window = self.spec.window or 1
+    downward_closed = False
+    recycles = True
+
+    def __init__(self, shape: GroupShape, *arguments: Any) -> None:
+        self.window = shape.reach
+        super().__init__(shape, *arguments)
         # Contiguous blocks that a hit needs before its end, for the next token's window.
         self.span = max(ceil_div(self.window - 1, self.block_size), 1)
 
@@ -182,6 +224,10 @@ class SlidingWindowManager(AttentionManager):
                 return place
         return None
 
+    def most_held(self, max_batched_tokens: int, max_model_len: int | None) -> int | None:
+        """The window and a step; one more, since a window need not begin at a block's edge."""
+        return 1 + _blocks_of(self, self.window - 1 + max_batched_tokens, max_model_len)
+
     def skipped_tokens(self, num_computed: int) -> int:
         """Tokens before the window of the token at position `num_computed`."""
         return max(num_computed - self.window + 1, 0)
@@ -210,9 +256,13 @@ class SlidingWindowManager(AttentionManager):
 class ChunkedLocalManager(AttentionManager):
     """The tokens of the current chunk; blocks of earlier chunks are given back."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.chunk = self.spec.chunk or 1
+    downward_closed = False
+    recycles = True
+    serves_drafter = False
+
+    def __init__(self, shape: GroupShape, *arguments: Any) -> None:
+        self.chunk = shape.reach
+        super().__init__(shape, *arguments)
 
     def find(
         self, hashes: Sequence[bytes], max_tokens: int, groups: Sequence[int]
@@ -236,6 +286,17 @@ class ChunkedLocalManager(AttentionManager):
                 ids.append(block)
         return found, end * self.block_size
 
+    def most_held(self, max_batched_tokens: int, max_model_len: int | None) -> int | None:
+        """The chunk and a step."""
+        return _blocks_of(self, self.chunk + max_batched_tokens, max_model_len)
+
     def skipped_tokens(self, num_computed: int) -> int:
         """Tokens before the chunk of the token at position `num_computed`."""
         return num_computed // self.chunk * self.chunk
+
+
+def _blocks_of(manager: AttentionManager, num_tokens: int, max_model_len: int | None) -> int:
+    """Blocks of so many tokens, or of the longest request if that is shorter."""
+    if max_model_len is not None:
+        num_tokens = min(num_tokens, max_model_len)
+    return ceil_div(num_tokens, manager.block_size)

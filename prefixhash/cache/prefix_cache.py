@@ -6,8 +6,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from prefixhash._arguments import flag, integer
 from prefixhash.cache.allocation import Allocator, Step
-from prefixhash.cache.build import CacheOptions, CacheParts
+from prefixhash.cache.build import CacheParts
 from prefixhash.cache.checks import (
     check_cache,
     check_commit,
@@ -17,14 +18,15 @@ from prefixhash.cache.checks import (
     check_unchanged,
 )
 from prefixhash.cache.groups import CacheGroup, as_groups
+from prefixhash.cache.kinds import FULL_ATTENTION
 from prefixhash.cache.managers import AttentionManager
+from prefixhash.cache.options import CacheOptions, options_of
 from prefixhash.cache.scheduling import chunk_end, common_blocks, last_hit
 from prefixhash.cache.stats import CacheStats, StatsCounter
 from prefixhash.cache.tables import CachedRequest, CacheHit, Held
-from prefixhash.errors import InvalidArgumentError, InvalidRequestError
+from prefixhash.errors import InvalidRequestError
 from prefixhash.events import Event
-from prefixhash.pool import BlockPool, ResidencySampler
-from prefixhash.pool.refusals import check_count
+from prefixhash.pool import BlockPool
 
 
 class PrefixCache:
@@ -44,27 +46,7 @@ class PrefixCache:
     Args:
         groups: `CacheGroup`s, layer specs, or the groups of a plan; see `CacheGroup`.
         num_blocks: blocks of the pool, the null block included.
-        hash_block_size: tokens per hash; default: the greatest common divisor of the block sizes.
-        max_model_len: most tokens of a request; no slots are allocated beyond.
-        max_batched_tokens: most tokens of one request in flight; what `whole_sequence` admission
-            assumes of groups that recycle blocks. Default: no recycling.
-        enable_caching: False finds and publishes nothing. Default: on, but off with a cross-
-            attention group, whose decoder KV depends on an encoder input that hashes of tokens do
-            not cover; say True if yours do.
-        whole_sequence: admit a request only if all its tokens fit, not just the first step.
-        watermark: share of the pool that an admission must leave free while others run.
-        eagle: an EAGLE-type drafter runs: the groups of its layers (`is_draft`), or all if none is
-            marked, leave the last matched block of a hit to be computed again.
-        retention_interval: how densely sliding-window and state groups keep what a hit needs:
-            None at every aligned length, a multiple of the alignment at its multiples, 0 only at
-            the ends of prompts and where requests were seen to part.
-        events: record events, see `take_events`.
-        report_reuse: with events, report the blocks of a hit again when it is admitted.
-        block_hasher: the `BlockHasher` of the requests: gives events their extra keys, and checks
-            that requests are hashed at `hash_block_size`.
-        verify_tokens: keep the tokens of every cached block and compare them on a hit, for hash
-            algorithms that are not collision resistant; needs `block_hasher`.
-        residency: sampler of the life of cached blocks.
+        options, settings: `CacheOptions`, or each of them by its name.
 
     Raises:
         InvalidArgumentError: values that do not go together; the message says which.
@@ -75,42 +57,23 @@ class PrefixCache:
         groups: Iterable[Any],
         num_blocks: int,
         *,
-        hash_block_size: int | None = None,
-        max_model_len: int | None = None,
-        max_batched_tokens: int | None = None,
-        enable_caching: bool | None = None,
-        whole_sequence: bool = False,
-        watermark: float = 0.0,
-        eagle: bool = False,
-        retention_interval: int | None = None,
-        events: bool = False,
-        report_reuse: bool = False,
-        block_hasher: Any = None,
-        verify_tokens: bool = False,
-        residency: ResidencySampler | None = None,
+        options: CacheOptions | None = None,
+        **settings: Any,
     ) -> None:
-        self.groups = as_groups(groups, eagle=eagle)
-        options = CacheOptions(
-            hash_block_size, max_model_len, max_batched_tokens, enable_caching, watermark,
-            retention_interval, events, block_hasher, verify_tokens,
-        )  # fmt: skip
-        parts = CacheParts.build(self.groups, num_blocks, options, residency)
+        options = options_of(options, settings)
+        self.options = options
+        self.groups = as_groups(groups, eagle=options.eagle)
+        parts = CacheParts.build(self.groups, num_blocks, options)
         self.pool: BlockPool = parts.pool
-        self.hash_block_size: int = parts.hash_block_size
-        self.alignment: int = parts.alignment
-        self._drop = parts.drop
-        self.max_model_len = max_model_len
+        self.hash_block_size: int = parts.units.hash_block_size
+        self.alignment: int = parts.units.alignment
         self.generation = 0
+        self._drop = parts.units.drop
         self._managers: Sequence[AttentionManager] = parts.managers
         self._search = parts.search
         self._publisher = parts.publisher
         self._verifier = parts.verifier
-        self._hasher = block_hasher
-        self._whole_sequence = whole_sequence
-        self._allocator = Allocator(
-            parts.managers, parts.pool, max_model_len, int(watermark * num_blocks)
-        )
-        self._report_reuse = report_reuse
+        self._allocator = Allocator(parts.managers, parts.pool, options)
         self._held: dict[str, Held] = {}
         self._preempted: set[str] = set()
         self._counter = StatsCounter()
@@ -118,7 +81,7 @@ class PrefixCache:
     @classmethod
     def single(cls, num_blocks: int, block_size: int, **options: Any) -> PrefixCache:
         """A cache of one full-attention group; `options` are those of `PrefixCache`."""
-        return cls([CacheGroup("full_attention", block_size)], num_blocks, **options)
+        return cls([CacheGroup(FULL_ATTENTION.names[0], block_size)], num_blocks, **options)
 
     # -- lookup ----------------------------------------------------------------------------
 
@@ -132,7 +95,7 @@ class PrefixCache:
         """
         if not self.pool.enable_caching:
             return CacheHit.none(len(self._managers))
-        check_hashes(request, self.hash_block_size, self._hasher)
+        check_hashes(request, self.hash_block_size, self.options.block_hasher)
         limit = request.num_tokens - 1  # the last token is computed in any case
         hit = self._search.find(request.block_hashes, limit)
         while self._verifier is not None and hit.num_tokens:
@@ -171,8 +134,7 @@ class PrefixCache:
                 its computed tokens; a hit for a request that holds blocks.
             InvalidArgumentError: a number of tokens is out of range.
         """
-        step = Step(num_new_tokens, num_lookahead_tokens, num_encoder_tokens)
-        step.check()
+        step = Step.of(num_new_tokens, num_lookahead_tokens, num_encoder_tokens)
         held = self._held.get(request.request_id)
         if held is not None:
             check_unchanged(held, request)
@@ -181,7 +143,9 @@ class PrefixCache:
                     "hit", hit, "the request holds blocks: only its first step can take a hit"
                 )
             return self._allocator.extend(held, step)
-        whole = self._whole_sequence if whole_sequence is None else whole_sequence
+        whole = self.options.whole_sequence
+        if whole_sequence is not None:
+            whole = flag("whole_sequence", whole_sequence)
         return self._admit(request, hit, step, whole=whole)
 
     def _admit(
@@ -189,16 +153,20 @@ class PrefixCache:
     ) -> tuple[list[int], ...] | None:
         """The first step of a request. What may raise comes before the first change."""
         num_tokens, caching = request.num_tokens, self.pool.enable_caching
-        held = Held.of(request, self.generation, self._hasher)
+        held = Held.of(request, self.generation, self.options.block_hasher)
         if hit is None:
             hit = CacheHit.none(len(self._managers))
         else:
             if caching:
-                check_hashes(request, self.hash_block_size, self._hasher)
+                check_hashes(request, self.hash_block_size, self.options.block_hasher)
             check_hit(request, hit, self._managers, self.pool, self.hash_block_size)
         if self._verifier is not None:
             held.records = self._verifier.records_of(request, hit, self._managers)
-        reuse = self._publisher.describe_reuse(request, hit.block_ids) if self._report_reuse else ()
+        reuse = (
+            self._publisher.describe_reuse(request, hit.block_ids)
+            if self.options.report_reuse
+            else ()
+        )
         if caching:
             held.seal(hit.num_tokens, self.hash_block_size)
         else:
@@ -239,7 +207,7 @@ class PrefixCache:
         known = min(num_computed_tokens, request.num_tokens)
         # Most steps of a decode complete no block and have nothing to publish.
         if num_computed_tokens >= held.next_publish and held.generation == self.generation:
-            check_hashes(request, self.hash_block_size, self._hasher)
+            check_hashes(request, self.hash_block_size, self.options.block_hasher)
             self._publisher.publish(held, known, ends)
             held.seal(num_computed_tokens, self.hash_block_size)
         elif self._publisher.has_state:
@@ -295,9 +263,7 @@ class PrefixCache:
             InvalidArgumentError: there is no such group.
         """
         held = self._running(request, tokens=False)
-        check_count("group", group, 0)
-        if group >= len(held.tables):
-            raise InvalidArgumentError("group", group, f"this cache has {len(held.tables)} groups")
+        group = integer("group", group, 0, len(held.tables) - 1)
         return list(held.tables[group].blocks)
 
     def num_computed_tokens(self, request: CachedRequest) -> int:
@@ -326,7 +292,7 @@ class PrefixCache:
         """
         if not self._publisher.has_state:
             return num_new_tokens
-        check_count("num_new_tokens", num_new_tokens, 1)
+        num_new_tokens = integer("num_new_tokens", num_new_tokens, 1)
         if hit is not None:
             check_shape(hit, len(self._managers))
         held = self._held.get(request.request_id)

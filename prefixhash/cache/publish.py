@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from prefixhash.cache.groups import CHUNKED, MAMBA, SLIDING
+from prefixhash.cache.groups import CacheGroup
 from prefixhash.cache.managers import AttentionManager
+from prefixhash.cache.options import CacheOptions, CacheUnits
 from prefixhash.cache.scheduling import last_hit
 from prefixhash.cache.search import coarse_run
 from prefixhash.cache.tables import BlockTable, CachedRequest, Held
 from prefixhash.cache.verify import TokenVerifier
 from prefixhash.events import StoredTokens
 from prefixhash.pool import BlockPool
-
-# The names that vLLM gives in its events, where they differ.
-_WIRE_KINDS = MappingProxyType({CHUNKED: "chunked_local_attention"})
 
 
 class Retention(NamedTuple):
@@ -63,23 +60,22 @@ class Publisher:
 
     def __init__(
         self,
+        groups: Sequence[CacheGroup],
         managers: Sequence[AttentionManager],
         pool: BlockPool,
-        hash_block_size: int,
-        alignment: int,
-        retention_interval: int | None,
-        drop: int,
-        block_hasher: Any,
+        units: CacheUnits,
+        options: CacheOptions,
         verifier: TokenVerifier | None,
     ) -> None:
-        self._managers = [manager for manager in managers if manager.spec.cacheable]
+        self._groups = groups
+        self._managers = [manager for manager in managers if manager.cacheable]
         self._pool = pool
-        self._hash_block_size = hash_block_size
-        self._alignment = alignment
+        self._hash_block_size = units.hash_block_size
+        self._alignment = units.alignment
         self._single = len(self._managers) == 1
-        self.has_state = any(manager.spec.kind == MAMBA for manager in self._managers)
-        self._retention = Retention(retention_interval, alignment, drop)
-        self._hasher = block_hasher
+        self.has_state = any(manager.keeps_states for manager in self._managers)
+        self._retention = Retention(options.retention_interval, units.alignment, units.drop)
+        self._hasher = options.block_hasher
         self._verifier = verifier
 
     def publish(self, held: Held, num_tokens: int, step_ends: Sequence[int]) -> None:
@@ -126,7 +122,7 @@ class Publisher:
         start = table.num_cached
         factor = manager.block_size // self._hash_block_size
         hashes = coarse_run(held.request.block_hashes, factor, start, end)
-        if manager.spec.downward_closed:
+        if manager.downward_closed:
             return [_Run(manager, start, table.blocks[start:end], hashes)]
         boundaries = self._retention.boundaries(held.request, held.junction)
         mask = manager.keep_mask(start, end, self._retention.interval, boundaries)
@@ -199,6 +195,7 @@ class Publisher:
 
     def _about(self, request: CachedRequest, run: _Run, reported: set[bytes]) -> StoredTokens:
         manager = run.manager
+        group = self._groups[manager.group]
         size = manager.block_size
         end = run.start + len(run.ids)
         lora = getattr(request, "lora_request", None)
@@ -208,8 +205,8 @@ class Publisher:
             block_size=size,
             extra_keys=[self._extra_keys(request, manager, i) for i in range(run.start, end)],
             lora_name=getattr(lora, "lora_name", None) or getattr(lora, "name", None),
-            spec_kind=_WIRE_KINDS.get(manager.spec.kind, manager.spec.kind),
-            sliding_window=manager.spec.window if manager.spec.kind == SLIDING else None,
+            spec_kind=group.row.wire_name,
+            sliding_window=group.window,
         )
 
     def _parent(self, request: CachedRequest, run: _Run, reported: set[bytes]) -> bytes | None:
@@ -218,7 +215,7 @@ class Publisher:
             return None
         factor = run.manager.block_size // self._hash_block_size
         parent = request.block_hashes[run.start * factor - 1]
-        if run.manager.spec.downward_closed or parent in reported:
+        if run.manager.downward_closed or parent in reported:
             return parent  # stored or hit by this very request
         groups = (manager.group for manager in self._managers)
         known = any(self._pool.lookup(parent, group) is not None for group in groups)

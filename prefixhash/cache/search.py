@@ -11,10 +11,10 @@ from prefixhash.cache.tables import CacheHit
 class HitSearch:
     """Searches groups of different kinds and block sizes for one common length.
 
-    Groups of equal spec are searched together. A kind that is downward closed is asked once; the
-    others are asked again and again for the longest hit that is not longer than the shortest one
-    found so far, until all agree. The length shrinks with every round, so this ends; and each
-    answer is the longest one below its bound, so no common length is passed over.
+    Groups of one manager and shape are searched together. A kind that is downward closed is asked
+    once; the others are asked again and again for the longest hit that is not longer than the
+    shortest one found so far, until all agree. The length shrinks with every round, so this ends;
+    and each answer is the longest one below its bound, so no common length is passed over.
     """
 
     def __init__(self, managers: Sequence[AttentionManager], hash_block_size: int) -> None:
@@ -22,16 +22,16 @@ class HitSearch:
         self.num_groups = len(managers)
         kinds: dict[object, list[AttentionManager]] = {}
         for manager in managers:
-            if manager.spec.cacheable:
-                kinds.setdefault(manager.spec, []).append(manager)
+            if manager.cacheable:
+                kinds.setdefault((type(manager), manager.shape), []).append(manager)
         # Full attention first: one cheap scan from the left bounds the others.
         self.kinds = [
             (members[0], [manager.group for manager in members])
             for members in sorted(
-                kinds.values(), key=lambda members: not members[0].spec.downward_closed
+                kinds.values(), key=lambda members: not members[0].downward_closed
             )
         ]
-        self.num_open = sum(not manager.spec.downward_closed for manager, _ in self.kinds)
+        self.num_open = sum(not manager.downward_closed for manager, _ in self.kinds)
 
     def find(self, block_hashes: Sequence[bytes], max_tokens: int) -> CacheHit:
         """The longest common hit of at most `max_tokens`. Costs the lookups of every round."""
@@ -45,11 +45,10 @@ class HitSearch:
             candidate = length
             for i, (manager, groups) in enumerate(self.kinds):
                 known = found[i]
-                if known is None or not manager.spec.downward_closed:
+                if known is None or not manager.downward_closed:
                     # A drafter's block is matched beyond the common length, then dropped.
-                    limit = candidate + manager.margin * manager.block_size if several else length
-                    if manager.spec.kind == "mamba":
-                        limit = candidate
+                    drop = manager.match_margin * manager.block_size
+                    limit = candidate + drop if several else length
                     known = manager.find(hashes[manager.block_size], min(limit, hashed), groups)
                     found[i] = known
                 candidate = min(candidate, known[1])

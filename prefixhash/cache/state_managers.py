@@ -1,10 +1,11 @@
-"""State-space layers (Mamba, linear attention), in the mode that aligns states with blocks."""
+"""State-space layers, whose states are aligned with blocks; and layers of an encoder."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from prefixhash.cache.managers import AttentionManager, ceil_div
+from prefixhash.cache.managers import AttentionManager, GroupShape, Slots, ceil_div
 from prefixhash.cache.tables import BlockTable
 
 
@@ -14,6 +15,14 @@ class MambaManager(AttentionManager):
     A step that ends at a block boundary leaves a state that can be hit there. The table has the
     running state in its last place (before the speculative blocks) and 0 in most others.
     """
+
+    downward_closed = False
+    recycles = True
+    keeps_states = True
+
+    def __init__(self, shape: GroupShape, *arguments: Any) -> None:
+        super().__init__(shape, *arguments)
+        self.match_margin = 0  # a drafter has no state layers; the other groups drop for it
 
     def find(
         self, hashes: Sequence[bytes], max_tokens: int, groups: Sequence[int]
@@ -34,26 +43,26 @@ class MambaManager(AttentionManager):
         """All tokens but the last: the state after it is the only one that is read."""
         return max(num_computed - 1, 0)
 
-    def blocks_wanted(self, table: BlockTable, num_tokens: int, main_tokens: int) -> int:
+    def blocks_wanted(self, table: BlockTable, slots: Slots) -> int:
         """One block for the new state, and the speculative ones at first.
 
         Lookahead tokens get no slots: drafters have no state layers.
         """
-        spare = self.spec.speculative_blocks
-        missing = ceil_div(main_tokens, self.block_size) + spare - len(table.blocks)
+        spare = self.shape.speculative_blocks
+        missing = ceil_div(slots.main, self.block_size) + spare - len(table.blocks)
         return max(min(missing, 1 if table.started else 1 + spare), 0)
 
     def blocks_to_admit(
-        self, hit: Sequence[int], num_computed: int, num_tokens: int, main_tokens: int, capped: bool
+        self, hit: Sequence[int], num_computed: int, slots: Slots, capped: bool
     ) -> int:
         """As `blocks_wanted`, behind the blocks of the hit."""
-        return self.blocks_wanted(BlockTable(list(hit)), num_tokens, main_tokens)
+        return self.blocks_wanted(BlockTable(list(hit)), slots)
 
-    def grow(self, table: BlockTable, num_tokens: int, main_tokens: int, new: list[int]) -> None:
+    def grow(self, table: BlockTable, slots: Slots, new: list[int]) -> None:
         """Move the running state to a new block; speculative blocks move along with it."""
         blocks = table.blocks
-        spare = self.spec.speculative_blocks
-        running = ceil_div(main_tokens, self.block_size) - 1  # place of the new running state
+        spare = self.shape.speculative_blocks
+        running = ceil_div(slots.main, self.block_size) - 1  # place of the new running state
         length = len(blocks)
         if running + 1 + spare > length:
             blocks.extend([0] * (running - length))
@@ -98,16 +107,33 @@ class MambaManager(AttentionManager):
 class CrossAttentionManager(AttentionManager):
     """Keys and values of the encoder's output: allocated once, never grown, never cached."""
 
+    cacheable = False
+    downward_closed = False
+    hashes_suffice = False
+
+    def blocks_wanted(self, table: BlockTable, slots: Slots) -> int:
+        """Blocks for the encoder's tokens."""
+        return max(ceil_div(slots.encoder, self.block_size) - len(table.blocks), 0)
+
+    def blocks_to_admit(
+        self, hit: Sequence[int], num_computed: int, slots: Slots, capped: bool
+    ) -> int:
+        """Blocks for the encoder's tokens."""
+        return self.blocks_wanted(BlockTable(), slots)
+
 
 class EncoderOnlyManager(AttentionManager):
     """Keeps nothing between steps."""
 
-    def blocks_wanted(self, table: BlockTable, num_tokens: int, main_tokens: int) -> int:
+    cacheable = False
+    downward_closed = False
+
+    def blocks_wanted(self, table: BlockTable, slots: Slots) -> int:
         """None."""
         return 0
 
     def blocks_to_admit(
-        self, hit: Sequence[int], num_computed: int, num_tokens: int, main_tokens: int, capped: bool
+        self, hit: Sequence[int], num_computed: int, slots: Slots, capped: bool
     ) -> int:
         """None."""
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 
-from prefixhash.events.records import AllBlocksCleared, BlockStored, Event
+from prefixhash.events.records import AllBlocksCleared, BlockStored, Event, checked_events
 
 
 class EventIndex:
@@ -22,16 +22,19 @@ class EventIndex:
     def apply(self, events: Iterable[Event]) -> None:
         """Take events in the order in which they were emitted. O(blocks of the events).
 
-        Storing again what is stored, and removing what is unknown, change nothing.
+        Storing again what is stored, and removing what is unknown, change nothing, but that a
+        block which was first reported without its parent is linked once an event names it.
+
+        Raises:
+            InvalidArgumentError: a value is no event; nothing was applied.
         """
-        for event in events:
+        for event in checked_events(events):
             if isinstance(event, AllBlocksCleared):
                 self._parents.clear()
                 continue
             known = self._parents.setdefault(event.group_idx or 0, {})
             if isinstance(event, BlockStored):
-                for block_hash, parent in zip(event.block_hashes, event.parents(), strict=True):
-                    known.setdefault(block_hash, parent)
+                _link(known, event)
             else:
                 for block_hash in event.block_hashes:
                     known.pop(block_hash, None)
@@ -65,3 +68,12 @@ class EventIndex:
                 return count
             before = block_hash
         return len(block_hashes)
+
+
+def _link(known: dict[Hashable, Hashable | None], event: BlockStored) -> None:
+    """A hash has one parent: the first that is told. None says that nobody knew one yet."""
+    parent = event.parent_block_hash
+    for block_hash in event.block_hashes:
+        if known.get(block_hash) is None:
+            known[block_hash] = parent
+        parent = block_hash

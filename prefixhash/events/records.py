@@ -7,8 +7,11 @@ last copy. The records hold values only; `prefixhash.events.codec` gives them vL
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
+
+from prefixhash._arguments import optional_integer
+from prefixhash.errors import InvalidArgumentError
 
 MEDIUM_GPU = "GPU"
 MEDIUM_CPU = "CPU"
@@ -79,3 +82,25 @@ class AllBlocksCleared(NamedTuple):
 
 
 Event = BlockStored | BlockRemoved | AllBlocksCleared
+
+
+def checked_events(events: Iterable[Event]) -> list[Event]:
+    """The events as a list.
+
+    Raises:
+        InvalidArgumentError: they are not iterable, or one is no event or has what is no key.
+    """
+    if not isinstance(events, Iterable):
+        raise InvalidArgumentError("events", events, "must be a list of events")
+    found = list(events)
+    for i, event in enumerate(found):
+        if isinstance(event, AllBlocksCleared):
+            continue
+        if not isinstance(event, (BlockStored, BlockRemoved)):
+            raise InvalidArgumentError(f"events[{i}]", event, "must be one of the event records")
+        try:
+            hash((tuple(event.block_hashes), getattr(event, "parent_block_hash", None)))
+        except TypeError as error:
+            raise InvalidArgumentError(f"events[{i}]", event, str(error)) from None
+        optional_integer(f"events[{i}].group_idx", event.group_idx)
+    return found

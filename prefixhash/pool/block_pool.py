@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from operator import length_hint
 
+from prefixhash._arguments import flag, integer
 from prefixhash.errors import OutOfBlocksError
 from prefixhash.events.records import Event, StoredTokens
 from prefixhash.pool.pool_state import PoolState
 from prefixhash.pool.refusals import (
     as_ids,
     check_about,
-    check_count,
     check_hashes,
     check_lengths,
     refuse,
@@ -61,7 +61,8 @@ class BlockPool(PoolState):
             InvalidArgumentError: `n` is not an integer of at least 0.
             OutOfBlocksError: fewer than `n` blocks are free.
         """
-        check_count("n", n, 0)
+        if type(n) is not int or n < 0:
+            n = integer("n", n)
         if n > self._num_free:
             raise OutOfBlocksError(n, self._num_free)
         following = self._next
@@ -100,9 +101,10 @@ class BlockPool(PoolState):
         good = False
         rest = iter(ids)
         try:
-            for block in rest:
+            for item in rest:
+                block = item
                 count = refs[block]
-                if block <= 0:
+                if block <= 1 and (block <= 0 or item is True):
                     break
                 if count == 0:
                     if hash_of[block] is None:
@@ -169,9 +171,10 @@ class BlockPool(PoolState):
         good = False
         rest = iter(ids)
         try:
-            for block in rest:
+            for item in rest:
+                block = item
                 count = refs[block]
-                if block <= 0:
+                if block <= 1 and (block <= 0 or item is True):
                     break
                 if count == 1:
                     refs[block] = 0
@@ -238,13 +241,14 @@ class BlockPool(PoolState):
         """
         ids = as_ids(block_ids)
         check_lengths(ids, block_hashes)
-        check_count("group", group, 0)
+        group = integer("group", group)
         refs = self._refs
         good = False
         rest = iter(ids)
         try:
-            for block in rest:
-                if refs[block] == 0 or block < 0:
+            for item in rest:
+                block = item
+                if refs[block] == 0 or block < 0 or item is True:
                     break
             else:
                 good = True
@@ -289,7 +293,7 @@ class BlockPool(PoolState):
         `force` drops them all the same, of held blocks too: for changed weights. Holds and the
         order of reuse stay. O(number of blocks).
         """
-        if self._num_free != self.num_blocks - 1 and not force:
+        if not flag("force", force) and self._num_free != self.num_blocks - 1:
             return False
         self._index.clear()
         if self._log is not None:
@@ -306,6 +310,8 @@ class BlockPool(PoolState):
         self, block_hashes: Sequence[Hashable], group: int, about: StoredTokens
     ) -> None:
         """Queue a `BlockStored` for blocks that are stored already; nothing without events."""
+        group = integer("group", group)
+        check_hashes(block_hashes)
         if self._log is not None and block_hashes:
             check_about(about, len(block_hashes))
             self._log.reused(block_hashes, group, about)

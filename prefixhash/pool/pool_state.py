@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from operator import index
 
+from prefixhash._arguments import flag, integer, is_integer, text
 from prefixhash._compiled import flat_type
-from prefixhash.errors import InvariantError
+from prefixhash.errors import InvalidArgumentError, InvariantError
 from prefixhash.events.log import EventLog
 from prefixhash.events.records import MEDIUM_GPU
 from prefixhash.pool.index import HashIndex
 from prefixhash.pool.refusals import (
     as_ids,
-    check_count,
     check_lengths,
+    check_sequence,
     refuse_foreign,
     refuse_unhashable,
 )
 from prefixhash.pool.residency import ResidencySampler
 
 _flat = flat_type(__file__)
+# Ids fit into the 32-bit block tables of engines.
+MAX_BLOCKS = 2**31 - 1
 _DUMMIES = 2  # list heads behind the last block: chains are built without a test for empty
 
 
@@ -49,9 +53,11 @@ class PoolState:
         medium: str | None = MEDIUM_GPU,
         residency: ResidencySampler | None = None,
     ) -> None:
-        check_count("num_blocks", num_blocks, 1, " (the null block counts)")
+        num_blocks = integer(
+            "num_blocks", num_blocks, 1, MAX_BLOCKS, meaning=" (the null block counts)"
+        )
         self.num_blocks = num_blocks
-        self.enable_caching = enable_caching
+        self.enable_caching = flag("enable_caching", enable_caching)
         self._refs = _flat([0] * num_blocks)
         # Circular list through the null block; links of a block that is in use are meaningless.
         self._next = _flat([*range(1, num_blocks), 0, *[0] * _DUMMIES])
@@ -59,7 +65,11 @@ class PoolState:
         self._num_free = num_blocks - 1
         self._num_evictions = 0
         self._index = HashIndex(num_blocks)
-        self._log = EventLog(medium) if events else None
+        self._log = EventLog(medium) if flag("events", events) else None
+        if medium is not None:
+            text("medium", medium)
+        if residency is not None and not isinstance(residency, ResidencySampler):
+            raise InvalidArgumentError("residency", residency, "must be a ResidencySampler or None")
         self._residency = residency
 
     @property
@@ -115,19 +125,25 @@ class PoolState:
 
     def lookup(self, block_hash: Hashable, group: int = 0) -> int | None:
         """The block that carries the hash, None without one; of several, the first cached. O(1)."""
+        if type(group) is not int or group < 0:
+            group = integer("group", group)
+        served = self._index.served.get(group)
         try:
-            served = self._index.served.get(group)
             return None if served is None else served.get(block_hash)
         except TypeError as error:
             refuse_unhashable(block_hash, error)
 
     def longest_prefix(self, block_hashes: Iterable[Hashable], group: int = 0) -> list[int]:
         """The blocks of the hashes up to the first one that no block carries. O(result)."""
+        if type(group) is not int or group < 0:
+            group = integer("group", group)
+        if not isinstance(block_hashes, Iterable) or isinstance(block_hashes, (str, bytes)):
+            check_sequence(block_hashes)  # refuses it
         found: list[int] = []
+        served = self._index.served.get(group)
+        if served is None:
+            return found
         try:
-            served = self._index.served.get(group)
-            if served is None:
-                return found
             for block_hash in block_hashes:
                 block = served.get(block_hash)
                 if block is None:
@@ -145,6 +161,7 @@ class PoolState:
         Raises:
             InvalidBlockError: an id is foreign.
         """
+        group = integer("group", group)
         block_ids = as_ids(block_ids)
         check_lengths(block_ids, block_hashes)
         hash_of = self._index.hash_of
@@ -164,9 +181,16 @@ class PoolState:
         return all(carries(block, block_hash, group) for block, block_hash in pairs)
 
     def count_free(self, block_ids: Iterable[int]) -> int:
-        """How many of the blocks nobody holds. O(blocks). The ids are not checked."""
+        """How many of the blocks nobody holds. O(blocks).
+
+        Raises:
+            InvalidBlockError: an id is foreign.
+        """
         refs = self._refs
-        return [refs[block] for block in block_ids].count(0)
+        try:
+            return [refs[block] for block in block_ids].count(0)
+        except (IndexError, TypeError, OverflowError):
+            return [self.ref_count(block) for block in as_ids(block_ids)].count(0)
 
     def check(self) -> None:
         """Walk every invariant. O(number of blocks), for tests and debugging.
@@ -202,6 +226,8 @@ class PoolState:
         return blocks
 
     def _known(self, block_id: int) -> int:
-        if not isinstance(block_id, int) or not 0 <= block_id < self.num_blocks:
+        if type(block_id) is not int and is_integer(block_id):
+            block_id = index(block_id)
+        if type(block_id) is not int or not 0 <= block_id < self.num_blocks:
             refuse_foreign(block_id, self.num_blocks)
         return block_id

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from operator import index
 from typing import NoReturn
 
+from prefixhash._arguments import integer, is_integer
 from prefixhash.errors import InvalidArgumentError, InvalidBlockError
 from prefixhash.events.records import StoredTokens
 
 
 def as_ids(block_ids: Iterable[int]) -> Sequence[int]:
-    """The ids as a sequence of plain integers, without a copy if they are one already."""
+    """The ids as a sequence of plain integers, without a copy if they are one already.
+
+    What else stands in a list is refused by the call that reads it, item by item; a list whose
+    first item is numpy's is taken to be full of them.
+    """
     if isinstance(block_ids, (list, tuple)):
-        return block_ids
-    if not isinstance(block_ids, Iterable):
-        raise InvalidArgumentError("block_ids", block_ids, "must be a list of block ids")
+        if not block_ids or type(block_ids[0]) is int:
+            return block_ids
+        return [index(item) if is_integer(item) else item for item in block_ids]
     tolist = getattr(block_ids, "tolist", None)  # arrays: plain integers, not their scalars
-    return list(block_ids) if tolist is None else list(tolist())
-
-
-def check_count(name: str, value: int, least: int, what: str = "") -> None:
-    """Refuse what is no integer of at least `least`."""
-    if not isinstance(value, int) or value < least:
-        raise InvalidArgumentError(name, value, f"must be an integer of at least {least}{what}")
+    items = block_ids if tolist is None else tolist()
+    if not isinstance(items, Iterable) or isinstance(items, (str, bytes, bytearray)):
+        raise InvalidArgumentError("block_ids", block_ids, "must be a list of block ids")
+    return list(items)
 
 
 def check_lengths(block_ids: Sequence[int], block_hashes: Sequence[Hashable]) -> None:
     """Refuse ids and hashes that do not go together."""
-    if not isinstance(block_hashes, Sequence) or isinstance(block_hashes, (str, bytes)):
-        raise InvalidArgumentError("block_hashes", block_hashes, "must be a list, one per block")
+    check_sequence(block_hashes)
     if len(block_ids) != len(block_hashes):
         raise InvalidArgumentError(
             "block_hashes", len(block_hashes), f"one per block: {len(block_ids)} needed"
         )
+
+
+def check_sequence(block_hashes: Sequence[Hashable]) -> None:
+    """Refuse what is no list of hashes; one hash is none."""
+    if not isinstance(block_hashes, Sequence) or isinstance(block_hashes, (str, bytes)):
+        raise InvalidArgumentError("block_hashes", block_hashes, "must be a list, one per block")
 
 
 def check_hashes(block_hashes: Sequence[Hashable]) -> None:
@@ -49,7 +57,11 @@ def check_about(about: StoredTokens, num_blocks: int) -> None:
     """Refuse tokens and extra keys that are not those of this many blocks."""
     if not isinstance(about, StoredTokens):
         raise InvalidArgumentError("about", about, "must be StoredTokens, or None")
-    check_count("about.block_size", about.block_size, 1)
+    integer("about.block_size", about.block_size, 1)
+    for name in ("token_ids", "extra_keys"):
+        value = getattr(about, name)
+        if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+            raise InvalidArgumentError(f"about.{name}", value, "must be a list")
     if len(about.token_ids) != num_blocks * about.block_size:
         problem = f"{num_blocks} blocks hold {num_blocks * about.block_size} tokens"
         raise InvalidArgumentError("about.token_ids", about.token_ids, problem)
@@ -72,7 +84,7 @@ def refuse_foreign(block_id: object, num_blocks: int) -> NoReturn:
 def refuse(ids: Sequence[int], position: int, call: str, num_blocks: int) -> NoReturn:
     """Say why `call` cannot be given `ids[position]`."""
     block = ids[position]
-    if not isinstance(block, int) or not 0 <= block < num_blocks:
+    if not is_integer(block) or not 0 <= block < num_blocks:
         refuse_foreign(block, num_blocks)
     if block == 0:
         problem = f"the null block cannot be given to {call}(): leave it out"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from prefixhash._arguments import number, optional_integer
 from prefixhash.errors import InvalidArgumentError
 
 _GAPS_KEPT = 4  # accesses remembered per block: bounds the memory of a block that is always hot
@@ -52,11 +53,13 @@ class ResidencySampler:
         seed: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not isinstance(sample_rate, (int, float)) or not 0 < sample_rate <= 1:
+        self.sample_rate = number("sample_rate", sample_rate)
+        if not 0 < self.sample_rate <= 1:
             raise InvalidArgumentError("sample_rate", sample_rate, "must lie in (0, 1]")
-        self.sample_rate = sample_rate
+        if not callable(clock):
+            raise InvalidArgumentError("clock", clock, "must be a function without arguments")
         self._clock = clock
-        self._random = random.Random(seed)
+        self._random = random.Random(optional_integer("seed", seed, least=None))
         self._watched: dict[int, _Watched] = {}
         self._ended: list[Residency] = []
 

@@ -621,9 +621,9 @@ def test_groups_of_layer_specs_and_plans() -> None:
     ]
     expected = (
         CacheGroup("full_attention", 16),
-        CacheGroup("full_attention", 32),
+        CacheGroup("mla", 32),
         CacheGroup("sliding_window", 16, window=40),
-        CacheGroup("sliding_window", 16, window=40),
+        CacheGroup("sliding_window_mla", 16, window=40),
         CacheGroup("chunked_local", 16, chunk=64),
         CacheGroup("mamba", 16, speculative_blocks=1),
         CacheGroup("cross_attention", 16),

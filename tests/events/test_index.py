@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prefixhash import InvalidArgumentError
 from prefixhash.events import AllBlocksCleared, BlockRemoved, BlockStored, EventIndex
 from prefixhash.pool import BlockPool
 
@@ -23,6 +27,26 @@ def test_blocks_of_an_unknown_parent_are_kept_and_linked_later() -> None:  # PC-
     index.apply([BlockStored(("h1",))])
     assert index.orphans() == set()
     assert index.resident_prefix(["h1", "h3", "h4"]) == 3
+
+
+def test_a_parent_that_becomes_known_later_links_the_block() -> None:
+    index = EventIndex([BlockStored(("h0", "h1")), BlockStored(("h3", "h4"))])
+    assert index.parent("h3") is None
+    index.apply([BlockStored(("h2", "h3"), "h1")])
+    assert index.parent("h3") == "h2"
+    assert index.resident_prefix(["h0", "h1", "h2", "h3", "h4"]) == 5
+    index.apply([BlockStored(("h3",)), BlockStored(("h3",), "other")])  # the first parent stays
+    assert index.resident_prefix(["h0", "h1", "h2", "h3", "h4"]) == 5
+
+
+@pytest.mark.parametrize(
+    "bad", [5, [5], ["x"], [BlockStored(([],))], [BlockStored(("a",), group_idx="x")]]
+)
+def test_what_is_no_event_changes_nothing(bad: Any) -> None:
+    index = EventIndex([BlockStored(("h0",))])
+    with pytest.raises(InvalidArgumentError, match="events"):
+        index.apply([BlockStored(("h1",)), *bad] if isinstance(bad, list) else bad)
+    assert index.keys() == {(0, "h0")}
 
 
 def test_windows_are_no_prefix() -> None:  # PC-120

@@ -228,7 +228,7 @@ def test_what_is_no_key_is_no_hash(bad: Any) -> None:
         pool.longest_prefix([b"a0", bad])
     with pytest.raises(InvalidArgumentError, match="block_hash"):
         pool.longest_prefix(5)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match="block_hash"):
+    with pytest.raises(InvalidArgumentError, match="group"):
         pool.lookup(b"a0", bad)
 
 
