@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from prefixhash._arguments import integer, is_integer, text
 from prefixhash.cache.managers import AttentionManager
 from prefixhash.cache.search import coarse
 from prefixhash.cache.tables import CachedRequest, CacheHit, Held
@@ -17,6 +18,17 @@ from prefixhash.errors import (
     StaleHitError,
 )
 from prefixhash.pool import BlockPool
+from prefixhash.pool.refusals import as_ids
+
+_READ = ("request_id", "num_tokens", "block_hashes")
+
+
+def check_request(request: Any) -> None:
+    """Refuse what lacks the attributes of a request."""
+    lacking = [name for name in _READ if not hasattr(request, name)]
+    if lacking:
+        raise InvalidRequestError("request", request, f"has no {lacking[0]}: give a Request")
+    text("request.request_id", request.request_id, error=InvalidRequestError)
 
 
 def check_hashes(request: CachedRequest, hash_block_size: int, hasher: Any) -> None:
@@ -67,8 +79,8 @@ def check_shape(hit: CacheHit, num_groups: int) -> None:
     """Refuse what is no `CacheHit`, or of a cache with other groups."""
     if not (
         isinstance(hit, CacheHit)
-        and isinstance(hit.num_tokens, int)
-        and isinstance(hit.shared_prefix_tokens, int)
+        and is_integer(hit.num_tokens)
+        and is_integer(hit.shared_prefix_tokens)
         and isinstance(hit.block_ids, tuple)
         and len(hit.block_ids) == num_groups
         and all(isinstance(ids, (list, tuple)) for ids in hit.block_ids)
@@ -130,10 +142,12 @@ def check_unchanged(held: Held, request: CachedRequest, *, tokens: bool = True) 
         )
 
 
-def check_commit(held: Held, num_computed: int) -> None:
+def check_commit(held: Held, num_computed: int) -> int:
     """Refuse to take tokens back, and tokens that no step was allocated for."""
     most = held.num_scheduled
-    if not isinstance(num_computed, int) or not held.num_computed <= num_computed <= most:
+    if type(num_computed) is not int:
+        num_computed = integer("num_computed_tokens", num_computed)
+    if not held.num_computed <= num_computed <= most:
         raise InvalidArgumentError(
             "num_computed_tokens",
             num_computed,
@@ -147,6 +161,7 @@ def check_commit(held: Held, num_computed: int) -> None:
             f"the tokens from {held.lowest_cut} on were exchanged after their step was allocated, "
             f"so it has computed others: commit {held.lowest_cut} at most",
         )
+    return num_computed
 
 
 def check_cache(
@@ -160,6 +175,9 @@ def check_cache(
     Raises:
         InvariantError: they disagree.
     """
+    pinned = as_ids(pinned)
+    for block in pinned:
+        pool.ref_count(block)  # refuses a foreign id
     holds = Counter(pinned)
     for held in helds:
         for table in held.tables:

@@ -60,9 +60,10 @@ KINDS: tuple[KVKind, ...] = (
 
 def find_kind(name: object) -> KVKind:
     """The row with this name; raises `InvalidArgumentError` that lists them all."""
-    for kind in KINDS:
-        if name in kind.names:
-            return kind
+    if isinstance(name, str):
+        for kind in KINDS:
+            if name in kind.names:
+                return kind
     known = [name for kind in KINDS for name in kind.names]
     raise InvalidArgumentError(
         "kind", name, f"{nearest(name, known)}must be one of {', '.join(known)}"

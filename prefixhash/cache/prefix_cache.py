@@ -14,6 +14,7 @@ from prefixhash.cache.checks import (
     check_commit,
     check_hashes,
     check_hit,
+    check_request,
     check_shape,
     check_unchanged,
 )
@@ -93,6 +94,7 @@ class PrefixCache:
         Raises:
             InvalidRequestError: the request is not hashed, or not at `hash_block_size`.
         """
+        check_request(request)
         if not self.pool.enable_caching:
             return CacheHit.none(len(self._managers))
         check_hashes(request, self.hash_block_size, self.options.block_hasher)
@@ -135,7 +137,7 @@ class PrefixCache:
             InvalidArgumentError: a number of tokens is out of range.
         """
         step = Step.of(num_new_tokens, num_lookahead_tokens, num_encoder_tokens)
-        held = self._held.get(request.request_id)
+        held = self._find(request)
         if held is not None:
             check_unchanged(held, request)
             if hit is not None:
@@ -152,6 +154,7 @@ class PrefixCache:
         self, request: CachedRequest, hit: CacheHit | None, step: Step, *, whole: bool
     ) -> tuple[list[int], ...] | None:
         """The first step of a request. What may raise comes before the first change."""
+        check_request(request)
         num_tokens, caching = request.num_tokens, self.pool.enable_caching
         held = Held.of(request, self.generation, self.options.block_hasher)
         if hit is None:
@@ -202,7 +205,7 @@ class PrefixCache:
                 tokens that the request has exchanged since their step was allocated.
         """
         held = self._running(request)
-        check_commit(held, num_computed_tokens)
+        num_computed_tokens = check_commit(held, num_computed_tokens)
         closed, ends, rejected = held.steps_until(num_computed_tokens)
         known = min(num_computed_tokens, request.num_tokens)
         # Most steps of a decode complete no block and have nothing to publish.
@@ -223,7 +226,7 @@ class PrefixCache:
 
         For a request that holds none (aborted while waiting, freed already) nothing happens.
         """
-        held = self._held.get(request.request_id)
+        held = self._find(request)
         if held is not None:
             check_unchanged(held, request, tokens=False)
             self._allocator.release(self._held.pop(request.request_id))
@@ -268,7 +271,7 @@ class PrefixCache:
 
     def num_computed_tokens(self, request: CachedRequest) -> int:
         """Tokens committed so far, hits included; 0 for a request that holds no blocks."""
-        held = self._held.get(request.request_id)
+        held = self._find(request)
         return 0 if held is None else held.num_computed
 
     def common_prefix_blocks(self) -> list[int]:
@@ -295,7 +298,7 @@ class PrefixCache:
         num_new_tokens = integer("num_new_tokens", num_new_tokens, 1)
         if hit is not None:
             check_shape(hit, len(self._managers))
-        held = self._held.get(request.request_id)
+        held = self._find(request)
         start = held.num_scheduled if held else hit.num_tokens if hit else 0
         junction = held.junction if held else hit.shared_prefix_tokens if hit else 0
         prompt = request.num_prompt_tokens
@@ -328,8 +331,16 @@ class PrefixCache:
         self.pool.check()
         check_cache(self.pool, self._managers, list(self._held.values()), pinned)
 
+    def _find(self, request: CachedRequest) -> Held | None:
+        """What the request holds, or None."""
+        try:
+            return self._held.get(request.request_id)
+        except (AttributeError, TypeError):
+            check_request(request)  # says what it lacks
+            raise
+
     def _running(self, request: CachedRequest, *, tokens: bool = True) -> Held:
-        held = self._held.get(request.request_id)
+        held = self._find(request)
         if held is None:
             raise InvalidRequestError(
                 "request", request.request_id, "holds no blocks: allocate() admits it first"

@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from prefixhash._arguments import integer
+
+
+_MOST_GROUPS = 1 << 16  # far above what any model has
+
 
 class CachedRequest(Protocol):
     """What `PrefixCache` reads of a request; `prefixhash.Request` and vLLM's have it.
@@ -181,4 +186,4 @@ class CacheHit:
     @classmethod
     def none(cls, num_groups: int) -> CacheHit:
         """No hit."""
-        return cls(0, tuple([] for _ in range(num_groups)))
+        return cls(0, tuple([] for _ in range(integer("num_groups", num_groups, 1, _MOST_GROUPS))))

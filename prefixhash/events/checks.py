@@ -11,9 +11,16 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
+from prefixhash.errors import InvalidArgumentError
 from prefixhash.events.index import EventIndex
 from prefixhash.events.recordings import Message
-from prefixhash.events.records import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from prefixhash.events.records import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    checked_events,
+)
 
 _KEPT_EXAMPLES = 5
 
@@ -161,9 +168,18 @@ class EventChecker:
 
 
 def check_events(messages: Iterable[Message]) -> EventReport:
-    """Checks a whole recording."""
+    """Checks a whole recording.
+
+    Raises:
+        InvalidArgumentError: what is given are no messages, or they hold what is no event.
+    """
+    if not isinstance(messages, Iterable):
+        raise InvalidArgumentError("messages", messages, "must be Messages")
     checker = EventChecker()
     for message in messages:
+        if not isinstance(message, Message):
+            raise InvalidArgumentError("messages", message, "must be Messages")
+        checked_events(message.events)
         checker.take(message)
     return checker.report()
 

@@ -9,10 +9,18 @@ signed 64-bit integers or as bytes, fields that are missing or not known here.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from operator import index
 from typing import Any, NamedTuple
 
+from prefixhash._arguments import flag, is_integer, number, optional_integer
 from prefixhash.errors import InvalidArgumentError
-from prefixhash.events.records import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from prefixhash.events.records import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    checked_events,
+)
 
 try:
     import msgspec
@@ -94,10 +102,11 @@ def wire_hash(block_hash: Hashable, *, as_bytes: bool = False) -> int | bytes:
     vLLM does the first unless its VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES is 0. Integers pass as their
     unsigned 64-bit value.
     """
+    as_bytes = flag("as_bytes", as_bytes)
     if isinstance(block_hash, bytes):
         return block_hash if as_bytes else int.from_bytes(block_hash[-8:], "big")
-    if isinstance(block_hash, int) and -(1 << 63) <= block_hash <= _MASK:
-        return block_hash & _MASK
+    if is_integer(block_hash) and -(1 << 63) <= index(block_hash) <= _MASK:  # type: ignore[arg-type]
+        return index(block_hash) & _MASK  # type: ignore[arg-type]
     raise InvalidArgumentError("block_hash", block_hash, "only bytes and 64-bit integers travel")
 
 
@@ -114,9 +123,12 @@ def encode_events(
         InvalidArgumentError: a hash is neither bytes nor a 64-bit integer, or an extra key is of a
             type that MessagePack lacks.
     """
-    wire = [_to_wire(event, hashes_as_bytes) for event in events]
+    hashes_as_bytes = flag("hashes_as_bytes", hashes_as_bytes)
+    ts = number("ts", ts)
+    rank = optional_integer("data_parallel_rank", data_parallel_rank)
+    wire = [_to_wire(event, hashes_as_bytes) for event in checked_events(events)]
     try:
-        return msgspec.msgpack.encode(_Batch(ts, wire, data_parallel_rank))
+        return msgspec.msgpack.encode(_Batch(ts, wire, rank))
     except (TypeError, OverflowError) as error:
         raise InvalidArgumentError("events", wire, f"cannot be encoded: {error}") from None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 
+from prefixhash._arguments import integer
+from prefixhash.errors import InvalidArgumentError
 from prefixhash.events.records import AllBlocksCleared, BlockStored, Event, checked_events
 
 
@@ -48,11 +50,14 @@ class EventIndex:
 
     def parent(self, block_hash: Hashable, group: int = 0) -> Hashable | None:
         """The hash before this one, None at the start of a chain or for an unknown hash."""
-        return self._parents.get(group, {}).get(block_hash)
+        try:
+            return self._group(group).get(block_hash)
+        except TypeError as error:
+            raise InvalidArgumentError("block_hash", block_hash, str(error)) from None
 
     def orphans(self, group: int = 0) -> set[Hashable]:
         """Resident hashes whose parent is not resident. O(resident blocks)."""
-        known = self._parents.get(group, {})
+        known = self._group(group)
         return {key for key, parent in known.items() if parent is not None and parent not in known}
 
     def resident_prefix(self, block_hashes: Sequence[Hashable], group: int = 0) -> int:
@@ -61,13 +66,21 @@ class EventIndex:
         Counts hashes that are chained to the one before only, so that the lone windows of a
         sliding-window group are no prefix. O(result).
         """
-        known = self._parents.get(group, {})
+        known = self._group(group)
+        if not isinstance(block_hashes, Sequence) or isinstance(block_hashes, (str, bytes)):
+            raise InvalidArgumentError("block_hashes", block_hashes, "must be a list of hashes")
         before: Hashable | None = None
-        for count, block_hash in enumerate(block_hashes):
-            if block_hash not in known or known[block_hash] != before:
-                return count
-            before = block_hash
+        try:
+            for count, block_hash in enumerate(block_hashes):
+                if block_hash not in known or known[block_hash] != before:
+                    return count
+                before = block_hash
+        except TypeError as error:
+            raise InvalidArgumentError("block_hashes", block_hashes, str(error)) from None
         return len(block_hashes)
+
+    def _group(self, group: int) -> dict[Hashable, Hashable | None]:
+        return self._parents.get(integer("group", group), {})
 
 
 def _link(known: dict[Hashable, Hashable | None], event: BlockStored) -> None:
