@@ -10,12 +10,9 @@ sides take turns; the ratio is that of the medians. Without vLLM only our side i
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import platform
 import random
-import subprocess
 import sys
 import time
 import warnings
@@ -25,9 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from machine import cpu_name
+from checkout import cpu_name, hand_over, make_parser
 
 import prefixhash as ph
 from prefixhash.hashing import ALGORITHMS, KERNEL
@@ -37,7 +32,7 @@ VOCABULARY = 151_936
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--tokens", type=int, default=32_768)
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=30)
@@ -48,11 +43,10 @@ def main() -> int:
         help="one uniform prompt for all rounds (default), or a new one for each: with ids as "
         "frequent as words are (Zipf), or all equally frequent",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON, too")
     args = parser.parse_args()
-    interpreter = os.environ.pop("PREFIXHASH_VLLM_PYTHON", None)
-    if interpreter:
-        return subprocess.run([interpreter, *sys.argv], env=engine_environment()).returncode
+    status = hand_over("PREFIXHASH_VLLM_PYTHON", "vllm")
+    if status is not None:
+        return status
     warnings.simplefilter("ignore", ph.CollisionRiskWarning)
     prompts = make_prompts(args.ids, args.tokens, args.rounds)
     figures = [measure(name, prompts, args.block_size) for name in ALGORITHMS]
@@ -132,10 +126,6 @@ def engine_hasher(
     requests = [Request("r", ids, SamplingParams(max_tokens=1), None) for ids in prompts]
     hasher = get_request_block_hasher(block_size, hash_function)
     return lambda i: hasher(requests[i])
-
-
-def engine_environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONHASHSEED": SEED, "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
 def engine_version() -> str:

@@ -14,7 +14,6 @@ operation is one probe of a dictionary of as many 32-byte keys.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import hashlib
 import json
@@ -31,7 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from checkout import make_parser
 
 import prefixhash as ph
 from prefixhash._compiled import kernel_features
@@ -201,10 +200,9 @@ def version(package: str) -> str | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--tokens", type=int, default=32_768)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--json", metavar="FILE", help="write the figures here, not to the output")
     args = parser.parse_args()
     warnings.simplefilter("ignore", ph.CollisionRiskWarning)
     os.environ.setdefault("PYTHONHASHSEED", "0")

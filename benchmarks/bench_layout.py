@@ -11,11 +11,8 @@ must plan the same number of blocks. Without vLLM only our side is measured.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -25,9 +22,7 @@ from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from machine import cpu_name
+from checkout import cpu_name, hand_over, make_parser
 
 from prefixhash.layout import (
     LATENT_584,
@@ -65,14 +60,12 @@ Side = tuple[Callable[[], Any], Callable[[Any], tuple[int, int]]]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON, too")
     args = parser.parse_args()
-    interpreter = os.environ.pop("PREFIXHASH_VLLM_PYTHON", None)
-    if interpreter:
-        environment = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"}
-        return subprocess.run([interpreter, *sys.argv], env=environment).returncode
+    status = hand_over("PREFIXHASH_VLLM_PYTHON", "vllm")
+    if status is not None:
+        return status
     figures = [measure(task, args.rounds) for task in TASKS]
     machine = f"{cpu_name()}, {platform.python_implementation()} {platform.python_version()}"
     print(f"{machine}, vLLM {engine_version()}")

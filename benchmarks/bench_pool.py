@@ -13,14 +13,10 @@ The two sides take turns; ratios are those of the medians. Without vLLM only our
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
-import os
 import platform
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -28,9 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from machine import cpu_name
+from checkout import cpu_name, hand_over, make_parser
 
 from prefixhash import BlockHasher, BlockPool, HashProfile, PrefixCache, Request
 from prefixhash.hashing import KERNEL
@@ -297,17 +291,15 @@ def engine_version() -> str | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--blocks", type=int, default=100_000)
     parser.add_argument("--request-blocks", type=int, default=2_048)
     parser.add_argument("--tokens", type=int, default=32_768)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--json", metavar="FILE", help="write all timings as JSON, too")
     args = parser.parse_args()
-    interpreter = os.environ.pop("PREFIXHASH_VLLM_PYTHON", None)
-    if interpreter:
-        environment = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"}
-        return subprocess.run([interpreter, *sys.argv], env=environment).returncode
+    status = hand_over("PREFIXHASH_VLLM_PYTHON", "vllm")
+    if status is not None:
+        return status
     version = engine_version()
     engine = version is not None
     python = f"{cpu_name()}, Python {platform.python_version()}"

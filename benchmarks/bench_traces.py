@@ -19,9 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
-import subprocess
 import sys
 import time
 from array import array
@@ -30,9 +28,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from machine import cpu_name
+from checkout import cpu_name, hand_over, make_parser
 
 import prefixhash as ph
 from prefixhash.cache import PrefixCache
@@ -53,18 +49,16 @@ Figures = dict[str, Any]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("traces", nargs="*", metavar="TRACE")
     parser.add_argument("--block-size", type=int, default=16, help="of the engine replay")
     parser.add_argument("--requests", type=int, default=400, help="of the engine replay")
     parser.add_argument("--pool", type=float, default=0.25, help="share of the unique blocks")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", metavar="FILE", help="write the figures as JSON, too")
     args = parser.parse_args()
-    interpreter = os.environ.pop("PREFIXHASH_VLLM_PYTHON", None)
-    if interpreter:
-        environment = {**os.environ, "PYTHONHASHSEED": SEED, "VLLM_LOGGING_LEVEL": "ERROR"}
-        return subprocess.run([interpreter, *sys.argv], env=environment).returncode
+    status = hand_over("PREFIXHASH_VLLM_PYTHON", "vllm")
+    if status is not None:
+        return status
     print(f"hash kernel {KERNEL}, {machine()}, vLLM {engine_version()}")
     figures = [measure(path, args) for path in args.traces or [None]]
     if args.json:

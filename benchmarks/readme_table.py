@@ -11,7 +11,6 @@ measured is said in `bench_kernels.py`, `bench_pool.py` and `bench_traces.py`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -22,9 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from machine import cpu_name
+from checkout import ROOT, cpu_name, make_parser
 
-ROOT = Path(__file__).resolve().parents[1]
 VLLM = "0.33.0"
 DYNAMO = "1.6.1"
 POOL_CALLS = ("allocate", "cache", "longest_prefix", "touch", "free", "evicting allocate")
@@ -38,13 +36,21 @@ def run(python: str, script: str, *arguments: str) -> Any:
         "PYTHONHASHSEED": "0",
         "VLLM_LOGGING_LEVEL": "ERROR",
     }
-    environment.pop("PREFIXHASH_VLLM_PYTHON", None)
+    for name in ("PREFIXHASH_VLLM_PYTHON", "PREFIXHASH_PURE"):  # the switch is given on
+        environment.pop(name, None)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "figures.json")
         command = [python, str(ROOT / "benchmarks" / script), *arguments, "--json", str(file)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if os.environ["PREFIXHASH_PURE"] == "1":
+            command.append("--pure")
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise SystemExit(f"{python}: {error.strerror}") from None
         if done.returncode:
-            raise SystemExit(f"{script}: {done.stderr[-2000:]}")
+            raise SystemExit(f"{script}: {done.stderr.strip()[-2000:]}")
         return json.loads(file.read_text(encoding="utf-8"))
 
 
@@ -173,7 +179,7 @@ def check_pin(name: str, found: str | None, pinned: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--vllm", default=os.environ.get("PREFIXHASH_VLLM_PYTHON"))
     parser.add_argument("--dynamo", default=os.environ.get("PREFIXHASH_DYNAMO_PYTHON"))
     parser.add_argument("--rounds", default="20")

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from prefixhash._arguments import integer
 
-
 _MOST_GROUPS = 1 << 16  # far above what any model has
 
 
