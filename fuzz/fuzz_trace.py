@@ -16,13 +16,13 @@ from prefixhash.errors import TraceFormatError
 from prefixhash.events.checks import check_events
 from prefixhash.events.recordings import read_messages
 from prefixhash.trace.curve import hit_rate_curve
+from prefixhash.trace.detection import format_choices
 from prefixhash.trace.engine import HashedTrace
-from prefixhash.trace.formats import FORMATS
-from prefixhash.trace.reading import AUTO, Trace, read_trace
+from prefixhash.trace.reading import Trace, read_trace
 from prefixhash.trace.replaying import replay
 from prefixhash.trace.results import ReplayOptions
 
-_MODES = (AUTO, *FORMATS, "events")
+_MODES = (*format_choices(), "events")
 # Prompts of any length may be named; tokens are made for the small ones only.
 _MOST_TOKENS = 20_000
 
