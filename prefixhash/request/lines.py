@@ -18,7 +18,12 @@ from typing import Any, NamedTuple
 from prefixhash import _arguments
 from prefixhash._source import BadRecordError, Source, decode_json
 from prefixhash.errors import InvalidArgumentError, InvalidRequestError, TraceFormatError
-from prefixhash.request.fields import LoRARequest, MultiModalFeature, PlaceholderRange
+from prefixhash.request.fields import (
+    LoRARequest,
+    MultiModalFeature,
+    PlaceholderRange,
+    sorted_features,
+)
 from prefixhash.request.request import Request
 from prefixhash.request.tokens import token_array
 
@@ -27,7 +32,9 @@ from prefixhash.request.tokens import token_array
 class RequestLine:
     """A request as a line says it: what its KV depends on, and when and by whom it was sent.
 
-    `timestamp` in seconds. What a line leaves out is None (`output_tokens`: 0).
+    `timestamp` in seconds, `token_ids` an array of 64-bit integers, `mm_features` by offset. What a
+    line leaves out is None (`output_tokens`: 0). Raises `InvalidRequestError` for a field that no
+    line can say. O(tokens).
     """
 
     token_ids: Sequence[int]
@@ -40,6 +47,21 @@ class RequestLine:
     session: str | None = None
     turn: int | None = None
     kind: str | None = None
+
+    def __post_init__(self) -> None:
+        ids = token_array(self.token_ids, "token_ids")
+        if not isinstance(self.lora_request, LoRARequest | None):
+            raise InvalidRequestError("lora_request", self.lora_request, "must be a LoRARequest")
+        checked: dict[str, Any] = {
+            "token_ids": ids,
+            "mm_features": sorted_features(self.mm_features, len(ids)),
+        }
+        checked["output_tokens"] = _count("output_tokens", self.output_tokens)
+        for name, read in _OPTIONAL.items():
+            value = getattr(self, name)
+            checked[name] = None if value is None else read(name, value)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     def request(self, request_id: str, block_hasher: Callable[[Any], list[bytes]]) -> Request:
         """The request, hashed; called `request_id` where the line gives no name of its own."""
@@ -92,13 +114,6 @@ def read_request_line(record: Any) -> RequestLine:
     declared = fields.pop("input_length", num_tokens)
     if declared != num_tokens:
         raise InvalidRequestError("input_length", declared, f"but there are {num_tokens} token ids")
-    for place, feature in enumerate(fields.get("mm_features", ())):
-        if feature.mm_position.end > num_tokens:
-            raise InvalidRequestError(
-                f"mm_features[{place}].mm_position",
-                feature.mm_position,
-                f"must lie within the {num_tokens} tokens of the prompt",
-            )
     return RequestLine(**fields)
 
 
@@ -241,6 +256,14 @@ def _place(name: str, value: Any) -> PlaceholderRange:
     return PlaceholderRange(**_object(name, value, PLACE_KEYS, required=("offset", "length")))
 
 
+_OPTIONAL: dict[str, Callable[[str, Any], Any]] = {
+    "cache_salt": _any_text,
+    "request_id": _label,
+    "timestamp": _time,
+    "session": _label,
+    "turn": _count,
+    "kind": _label,
+}
 KEYS = (
     Key(
         "token_ids",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from prefixhash import _arguments
@@ -12,6 +13,8 @@ from prefixhash.errors import shorten
 from prefixhash.trace.records import BlockId
 
 Record = dict[str, Any]
+# How alike two keys are when one is the other misspelt (`chat_id` is not `hash_ids`).
+_CLOSE = 0.85
 
 
 def count_field(record: Record, key: str, default: int | None = None) -> int:
@@ -69,10 +72,16 @@ def list_field(record: Record, key: str) -> list[Any]:
     return value
 
 
+def meant(key: str, known: Sequence[str]) -> str | None:
+    """The known key that `key` is so like that it must be one misspelt; else None."""
+    found = get_close_matches(key, known, 1, _CLOSE)
+    return found[0] if found and key not in known else None
+
+
 def lacking(record: Record, sign: str, contents: Sequence[str]) -> str:
     """Why a record with the key `sign` but none of `contents` cannot be used."""
-    near = [(key, _arguments.nearest(key, contents)) for key in record]
-    hint = next((f" (key {shorten(key)}: {text.strip()})" for key, text in near if text), "")
+    hints = [(key, meant(key, contents)) for key in record]
+    hint = next((f" (key {shorten(k)}: did you mean {name!r}?)" for k, name in hints if name), "")
     return (
         f"has {sign} but no {' or '.join(contents)}{hint}: "
         "block ids or tokens are needed to find shared prefixes"

@@ -49,9 +49,8 @@ class Trace:
         interleave: bool = False,
     ) -> None:
         kind = find_format(format)
-        self._wanted_block_size = _arguments.optional_integer("block_size", block_size, 1)
-        self.skip_bad = _arguments.flag("skip_bad", skip_bad)
-        self.interleave = _arguments.flag("interleave", interleave)
+        options = _options(block_size, skip_bad, interleave)
+        self._wanted_block_size, self.skip_bad, self.interleave = options
         opened = isinstance(sources, list) and all(isinstance(s, Source) for s in sources)
         if not opened or not sources:
             raise InvalidArgumentError("sources", sources, "must be a list of opened sources")
@@ -160,9 +159,20 @@ def read_trace(
     reason) for content that is no trace, and Python's own `OSError` for a file that is not there or
     may not be read.
     """
-    find_format(format)  # before anything is opened
+    find_format(format)  # all of them before anything, such as standard input, is read
+    _options(block_size, skip_bad, interleave)
     sources = [Source(file) for file in _files(checked_path(path))]
     return Trace(sources, format, block_size, skip_bad, interleave)
+
+
+def _options(
+    block_size: int | None, skip_bad: bool, interleave: bool
+) -> tuple[int | None, bool, bool]:
+    return (
+        _arguments.optional_integer("block_size", block_size, 1),
+        _arguments.flag("skip_bad", skip_bad),
+        _arguments.flag("interleave", interleave),
+    )
 
 
 def _format_or_error(

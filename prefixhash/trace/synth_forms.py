@@ -119,9 +119,14 @@ class BlockNamer:
 
 
 def record_of(request: TraceRequest) -> dict[str, Any]:
-    """A synthetic request as a record of its form, ready for `json.dumps`."""
+    """A synthetic request as a record of its form, ready for `json.dumps`.
+
+    Raises `InvalidArgumentError` for a field that the form cannot say.
+    """
     if not isinstance(request, TraceRequest):
         raise InvalidArgumentError("request", request, "must be a TraceRequest")
     if request.prompt is None:
         return Mooncake.written(request)
+    if not isinstance(request.prompt, TokenPrompt):
+        raise InvalidArgumentError("prompt", request.prompt, "must be a TokenPrompt, or None")
     return Tokens.written(request, request.prompt)

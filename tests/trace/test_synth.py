@@ -85,8 +85,9 @@ def test_images_are_media_of_the_prompt() -> None:
     for request in synthesize(plan, form="tokens"):
         assert request.prompt is not None
         assert request.prompt.media
-        for span in request.prompt.media:
-            assert set(request.prompt.token_ids[span.offset : span.offset + 64]) == {128_000}
+        for item in request.prompt.media:
+            first = item.mm_position.offset
+            assert set(request.prompt.token_ids[first : first + 64]) == {128_000}
 
 
 def test_the_demo_has_something_of_everything() -> None:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import ClassVar
 
 from prefixhash import _arguments
 from prefixhash._source import BadRecordError
 from prefixhash.errors import shorten
-from prefixhash.trace.fields import IdChecker, Record, check_length, count_field, lacking
+from prefixhash.trace.fields import IdChecker, Record, check_length, count_field, lacking, meant
 from prefixhash.trace.records import BlockId, TraceRequest
 
-# How alike an unknown key and an absent one must be to be taken for one misspelt, and how long:
-# `turns` may well be another thing than `turn`.
-_CLOSE = 0.85
+# Shorter keys are not looked at: `turns` may well be another thing than `turn`.
 _SHORTEST = 6
 _MOST_KEY_SETS = 256
 
@@ -88,8 +85,8 @@ class TraceFormat(ABC):
             return
         absent = [key for key in keys if key not in record and len(key) >= _SHORTEST]
         for name in record:
-            near = get_close_matches(name, absent, 1, _CLOSE) if name not in keys else []
-            if near:
-                raise BadRecordError(f"unknown key {shorten(name)}: did you mean {near[0]!r}?")
+            near = None if name in keys else meant(name, absent)
+            if near is not None:
+                raise BadRecordError(f"unknown key {shorten(name)}: did you mean {near!r}?")
         if len(self._spelt_well) < _MOST_KEY_SETS:
             self._spelt_well.add(seen)

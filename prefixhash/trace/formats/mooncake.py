@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from prefixhash import _arguments
+from prefixhash.errors import InvalidArgumentError
 from prefixhash.trace.fields import Record, count_field, label_field, time_field
 from prefixhash.trace.formats.base import TraceFormat
 from prefixhash.trace.records import TraceRequest
@@ -36,11 +39,24 @@ class Mooncake(TraceFormat):
     @staticmethod
     def written(request: TraceRequest) -> dict[str, Any]:
         """A request with named blocks as a record, ready for `json.dumps`."""
+        time = 0.0 if request.timestamp is None else request.timestamp
         return {
-            "timestamp": round(1000 * (request.timestamp or 0.0)),
-            "input_length": request.num_tokens,
-            "output_length": request.output_tokens,
-            "session_id": request.session,
-            "type": request.kind,
-            "hash_ids": list(request.ids),
+            "timestamp": round(1000 * _arguments.number("timestamp", time)),
+            "input_length": _arguments.integer("num_tokens", request.num_tokens),
+            "output_length": _arguments.integer("output_tokens", request.output_tokens),
+            "session_id": _label("session", request.session),
+            "type": _label("kind", request.kind),
+            "hash_ids": _ids(request.ids),
         }
+
+
+def _label(name: str, value: str | None) -> str | None:
+    return None if value is None else _arguments.text(name, value)
+
+
+def _ids(ids: Sequence[Any]) -> list[int | str]:
+    """Ids that JSON can tell apart: of a conversation's own, or hashes, it cannot."""
+    plain = isinstance(ids, (list, tuple, array))
+    if not plain or any(not isinstance(i, str) and not _arguments.is_integer(i) for i in ids):
+        raise InvalidArgumentError("ids", ids, "must be a list of integers or strings")
+    return list(ids)

@@ -59,9 +59,9 @@ class Tokens(TraceFormat):
             RequestLine(
                 prompt.token_ids,
                 prompt.lora,
-                tuple(prompt.media),
+                prompt.media,
                 prompt.cache_salt,
-                timestamp=request.timestamp or 0.0,
+                timestamp=0.0 if request.timestamp is None else request.timestamp,
                 output_tokens=request.output_tokens,
                 session=request.session,
                 kind=request.kind,
