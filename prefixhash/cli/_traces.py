@@ -14,20 +14,20 @@ from typing import Any, TextIO
 
 from prefixhash.cli._tables import count
 from prefixhash.errors import InvalidArgumentError, TraceFormatError
-from prefixhash.trace.formats import FORMATS
+from prefixhash.trace.detection import AUTO, describe_formats, format_choices
 from prefixhash.trace.page import PageTable, html_page
 from prefixhash.trace.plots import Picture, check_matplotlib, save_plot
-from prefixhash.trace.reading import AUTO, Trace, read_trace
+from prefixhash.trace.reading import Trace, read_trace
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that say what to read."""
-    group = parser.add_argument_group("trace")
+    group = parser.add_argument_group("trace", f"Formats and their fields: {describe_formats()}.")
     group.add_argument(
         "trace", nargs="?", metavar="TRACE", help="file or folder, plain or gzip; - for stdin"
     )
     group.add_argument(
-        "--format", choices=(AUTO, *FORMATS), default=AUTO, help="default: from the first record"
+        "--format", choices=format_choices(), default=AUTO, help="default: from the first record"
     )
     group.add_argument(
         "--trace-block-size",

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from io import TextIOWrapper
-from typing import Any, TextIO
+from typing import Any
 
-from prefixhash.errors import InvalidArgumentError, InvalidProfileError, PrefixHashError
+from prefixhash._source import Source
+from prefixhash.errors import InvalidArgumentError, InvalidProfileError, TraceFormatError
 from prefixhash.hashing import ALGORITHMS, BlockHasher, HashProfile
-from prefixhash.request import LoRARequest, MultiModalFeature, PlaceholderRange, Request
+from prefixhash.request import Request
+from prefixhash.request.lines import KEYS, lines_of
+from prefixhash.trace.formats.tokens import Tokens
 
-_DESCRIPTION = """\
-Reads one JSON object per line and writes {"request_id", "block_hashes"} per line, a hash per full
-block. Fields of a request:
-  token_ids     list of integers (required)
-  lora          name, or {"name", "path", "revision"}
-  mm_features   list of {"identifier", "offset", "length", "modality"}
-  cache_salt    string
-  request_id    string; without one, the number of the line
-timestamp and output_length are passed over; any other field is an error, so that a misspelt
-cache_salt cannot go unnoticed."""
+_DESCRIPTION = f"""\
+Reads one JSON object per line (what `synth --form {Tokens.name}` writes, too) and writes
+{{"request_id", "block_hashes"}} per line, a hash per full block. A field that is none of these is
+an error, so that a misspelt cache_salt cannot go unnoticed:
+"""
 
-_FIELDS = {"request_id", "token_ids", "lora", "mm_features", "cache_salt"}
-_PASSED_OVER = {"timestamp", "output_length"}
+
+def _fields() -> str:
+    """The fields of a line, one a line, with their other names."""
+    lines = []
+    for key in KEYS:
+        others = f" (or {', '.join(key.names[1:])})" if key.names[1:] else ""
+        lines.append(f"  {key.names[0]:<14}{key.meaning}{others}\n")
+    return "".join(lines)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -34,7 +35,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "hash",
         help="block hashes of requests given as JSON lines",
-        description=_DESCRIPTION,
+        description=_DESCRIPTION + _fields(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", nargs="?", default="-", help="JSON lines; - is standard input")
@@ -61,81 +62,24 @@ def run(args: argparse.Namespace) -> int:
         )
     hasher = BlockHasher(args.block_size, profile)
     shown = _presentation(args.int64)
-    source = "<stdin>" if args.file == "-" else args.file
-    with _standard_input() if args.file == "-" else open(args.file, encoding="utf-8") as lines:
-        for request in read_requests(lines, source, hasher):
-            hashes = [shown(digest) for digest in request.block_hashes]
-            print(json.dumps({"request_id": request.request_id, "block_hashes": hashes}))
+    for request in hashed_requests(args.file, hasher):
+        hashes = [shown(digest) for digest in request.block_hashes]
+        print(json.dumps({"request_id": request.request_id, "block_hashes": hashes}))
     return 0
 
 
-def _standard_input() -> AbstractContextManager[TextIO]:
-    """Standard input as UTF-8, like a file, whatever the locale says."""
-    if isinstance(sys.stdin, TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="strict")
-    return nullcontext(sys.stdin)
+def hashed_requests(path: str, hasher: BlockHasher) -> Iterator[Request]:
+    """The requests of a file of request lines, hashed; without a name, by the number of the line.
 
-
-def read_requests(lines: TextIO, source: str, hasher: BlockHasher) -> Iterator[Request]:
-    """The requests of a JSON-lines file; blank lines are passed over.
-
-    Raises `PrefixHashError` with `source:line: reason` for a line that is no request.
+    Raises `TraceFormatError` with file and line for one that is no request or cannot be hashed.
     """
-    number = 0
-    try:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield _request(json.loads(line), str(number), hasher)
-    except UnicodeDecodeError as error:
-        raise PrefixHashError(f"{source}:{number + 1}: not UTF-8 text: {error.reason}") from None
-    except (ValueError, RecursionError) as error:
-        raise PrefixHashError(f"{source}:{number}: {error}") from None
-
-
-def _request(record: Any, default_id: str, hasher: BlockHasher) -> Request:
-    _check_fields(record, "request", _FIELDS | _PASSED_OVER, {"token_ids"})
-    _check_list(record["token_ids"], "token_ids", "integers")
-    media = record.get("mm_features")
-    media = [] if media is None else media
-    _check_list(media, "mm_features", "objects")
-    return Request(
-        record.get("request_id", default_id),
-        record["token_ids"],
-        block_hasher=hasher,
-        lora_request=_lora(record.get("lora")),
-        mm_features=[_feature(item) for item in media],
-        cache_salt=record.get("cache_salt"),
-    )
-
-
-def _lora(value: Any) -> LoRARequest | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return LoRARequest(value)
-    _check_fields(value, "lora", {"name", "path", "revision"}, {"name"})
-    return LoRARequest(value["name"], value.get("path", ""), value.get("revision", ""))
-
-
-def _feature(value: Any) -> MultiModalFeature:
-    needed = {"identifier", "offset", "length"}
-    _check_fields(value, "mm_features", needed | {"modality"}, needed)
-    position = PlaceholderRange(value["offset"], value["length"])
-    return MultiModalFeature(value["identifier"], position, value.get("modality", "image"))
-
-
-def _check_list(value: Any, name: str, of: str) -> None:
-    if not isinstance(value, list):
-        raise InvalidArgumentError(name, value, f"must be a list of {of}")
-
-
-def _check_fields(value: Any, name: str, known: set[str], needed: set[str]) -> None:
-    if not isinstance(value, dict):
-        raise InvalidArgumentError(name, value, "must be a JSON object")
-    for field in needed - value.keys():
-        raise InvalidArgumentError(name, value, f"lacks the field {field!r}")
-    for field in value.keys() - known:
-        raise InvalidArgumentError(name, field, f"unknown field; known: {', '.join(sorted(known))}")
+    source = Source(path, once=True)
+    for number, line in lines_of(source):
+        try:
+            request = line.request(str(number), hasher)
+        except InvalidArgumentError as error:
+            raise TraceFormatError(source.name, number, str(error)) from error
+        yield request
 
 
 def _presentation(int64: str | None) -> Callable[[bytes], Any]:

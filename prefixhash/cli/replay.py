@@ -28,6 +28,7 @@ from prefixhash.trace.caches import OVERSIZE
 from prefixhash.trace.curve import hit_rate_curve
 from prefixhash.trace.definitions import DEFINITION_NAMES, HEADLINE
 from prefixhash.trace.demo import DEMO_CAPACITIES, DEMO_NAME, demo_trace
+from prefixhash.trace.formats.tokens import Tokens
 from prefixhash.trace.holding import Speed
 from prefixhash.trace.plots import Mark, Picture
 from prefixhash.trace.policies import ORDERS, POLICIES
@@ -136,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
             raise InvalidArgumentError("--demo", args.trace, "replays its own trace: name no other")
         requests = demo_trace()
         size = args.block_size or 16
-        heading = {"name": DEMO_NAME, "format": "tokens", "block_size": size, "skipped_lines": 0}
+        heading = {"name": DEMO_NAME, "format": Tokens.name, "block_size": size, "skipped_lines": 0}
         return _replay(args, Watched(requests, "survey", "replay"), lambda: heading, size, "")
     with opened_trace(args) as trace:
         watched = Watched(trace, "survey", *_passes(args), "replay")
@@ -157,7 +158,7 @@ def _counts(args: argparse.Namespace) -> tuple[str, ...]:
 
 def _ids_block_size(args: argparse.Namespace, trace: Trace) -> int:
     # The blocks of a token trace are made here, at the size of the pool.
-    if trace.format == "tokens" and args.block_size is not None:
+    if trace.records_tokens and args.block_size is not None:
         return int(args.block_size)
     return trace.block_size
 

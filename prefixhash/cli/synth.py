@@ -9,12 +9,12 @@ from typing import Any
 
 from prefixhash.cli._traces import positive, report_output
 from prefixhash.trace.synth import WORKLOADS, Workload, make_workload, synthesize
-from prefixhash.trace.synth_forms import record_of
+from prefixhash.trace.synth_forms import FORMS, record_of
 
-_DESCRIPTION = """\
+_DESCRIPTION = f"""\
 Writes a synthetic trace as JSON lines, the same for the same seed: sessions that arrive at random
 and interleave, with shared system prompts and documents, tool calls, tenants (cache salts), LoRA
-adapters and images. Form `mooncake` has block ids, form `tokens` the tokens themselves."""
+adapters and images. Form `{FORMS[0]}` has block ids, form `{FORMS[1]}` the tokens themselves."""
 _HELP = {
     "sessions": "conversations",
     "turns": "user messages of a session (mean)",
@@ -43,7 +43,7 @@ def add_parser(subparsers: Any) -> None:
         "synth", help="write a seeded synthetic trace", description=_DESCRIPTION
     )
     parser.add_argument("workload", nargs="?", choices=tuple(WORKLOADS), default="chat")
-    parser.add_argument("--form", choices=("mooncake", "tokens"), default="mooncake")
+    parser.add_argument("--form", choices=FORMS, default=FORMS[0])
     parser.add_argument("--block-size", type=positive, default=512, help="of the ids (512)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", default="-", metavar="FILE", help="default: standard output")

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from prefixhash.request.fields import LoRARequest, MultiModalFeature, PlaceholderRange
+from prefixhash.request.lines import RequestLine, read_request_lines
 from prefixhash.request.request import Request, TokenIds
 
-__all__ = ["LoRARequest", "MultiModalFeature", "PlaceholderRange", "Request", "TokenIds"]
+__all__ = [
+    "LoRARequest",
+    "MultiModalFeature",
+    "PlaceholderRange",
+    "Request",
+    "RequestLine",
+    "TokenIds",
+    "read_request_lines",
+]

@@ -18,7 +18,7 @@ from prefixhash.trace.holding import Speed
 from prefixhash.trace.metering import Meter, Tally
 from prefixhash.trace.policies import POLICIES, make_policy
 from prefixhash.trace.reading import SkippedLine, Trace, read_trace
-from prefixhash.trace.records import MediaSpan, TokenPrompt, TraceRequest
+from prefixhash.trace.records import TokenPrompt, TraceRequest
 from prefixhash.trace.replaying import replay
 from prefixhash.trace.results import ReplayOptions, ReplayReport, ReplayResult
 from prefixhash.trace.survey import Survey, survey_trace
@@ -31,7 +31,6 @@ __all__ = [
     "WORKLOADS",
     "Definition",
     "HitRateCurve",
-    "MediaSpan",
     "Meter",
     "ReplayOptions",
     "ReplayReport",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from prefixhash.trace.formats.tokens import Tokens
 from prefixhash.trace.records import TraceRequest
 from prefixhash.trace.synth import make_workload, synthesize
 
@@ -18,4 +19,4 @@ def demo_trace() -> list[TraceRequest]:
     plan = make_workload(
         "mixed", sessions=60, documents=6, document_tokens=1200, system_tokens=500, tool_calls=1.0
     )
-    return list(synthesize(plan, form="tokens", seed=1))
+    return list(synthesize(plan, form=Tokens.name, seed=1))

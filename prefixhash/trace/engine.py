@@ -10,7 +10,7 @@ from time import perf_counter
 from prefixhash.cache import PrefixCache
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.hashing import BlockHasher
-from prefixhash.request import LoRARequest, MultiModalFeature, PlaceholderRange, Request
+from prefixhash.request import Request
 from prefixhash.trace.caches import Admission, Prepared, check_oversize, check_pool_size
 from prefixhash.trace.records import TokenPrompt, TraceRequest
 
@@ -48,20 +48,13 @@ class RequestHasher:
 
     def recorded(self, name: str, prompt: TokenPrompt) -> Request:
         """A request as it was recorded: tokens, adapter, media and salt."""
-        features = [
-            MultiModalFeature(
-                span.identifier, PlaceholderRange(span.offset, span.length), span.modality
-            )
-            for span in prompt.media
-        ]
-        lora = LoRARequest(prompt.lora) if prompt.lora is not None else None
         begin = perf_counter()
         request = Request(
             name,
             prompt.token_ids,
             block_hasher=self._hasher,
-            lora_request=lora,
-            mm_features=features,
+            lora_request=prompt.lora,
+            mm_features=prompt.media,
             cache_salt=prompt.cache_salt,
         )
         return self._counted(request, begin)

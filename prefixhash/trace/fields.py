@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
+from prefixhash import _arguments
+from prefixhash._source import BadRecordError
 from prefixhash.errors import shorten
 from prefixhash.trace.records import BlockId
 
 Record = dict[str, Any]
-
-
-class BadRecordError(ValueError):
-    """A record that cannot be used; the reader adds the file and the line."""
+# How alike two keys are when one is the other misspelt (`chat_id` is not `hash_ids`).
+_CLOSE = 0.85
 
 
 def count_field(record: Record, key: str, default: int | None = None) -> int:
@@ -21,11 +22,12 @@ def count_field(record: Record, key: str, default: int | None = None) -> int:
     value = record.get(key, default)
     if value is None:
         raise BadRecordError(f"{key} is missing")
-    if type(value) is not int:
-        raise BadRecordError(f"{key}={shorten(value)} is not an integer")
-    if value < 0:
-        raise BadRecordError(f"{key}={value} is negative")
-    return value
+    return _arguments.integer(key, value)
+
+
+def optional_count_field(record: Record, key: str) -> int | None:
+    """The non-negative integer under `key`, or None where it is absent."""
+    return _arguments.optional_integer(key, record.get(key))
 
 
 def time_field(record: Record, key: str, scale: float = 1.0) -> float | None:
@@ -33,12 +35,7 @@ def time_field(record: Record, key: str, scale: float = 1.0) -> float | None:
     value = record.get(key)
     if value is None:
         return None
-    if type(value) not in (int, float):
-        raise BadRecordError(f"{key}={shorten(value)} is not a number")
-    try:
-        seconds = float(value) * scale
-    except OverflowError:
-        seconds = math.inf
+    seconds = _arguments.number(key, value, -math.inf) * scale
     if not math.isfinite(seconds):
         raise BadRecordError(f"{key}={shorten(value)} is not a finite number")
     return seconds
@@ -57,9 +54,9 @@ def label_field(record: Record, key: str) -> str | None:
     value = record.get(key)
     if value is None:
         return None
-    if type(value) is int:
+    if _arguments.is_integer(value):
         return str(value)
-    if type(value) is not str:
+    if not isinstance(value, str):
         raise BadRecordError(f"{key}={shorten(value)} is neither a string nor an integer")
     # A lone surrogate decodes from JSON but cannot be printed.
     return value.encode("utf-8", "replace").decode("utf-8")
@@ -73,6 +70,22 @@ def list_field(record: Record, key: str) -> list[Any]:
     if type(value) is not list:
         raise BadRecordError(f"{key}={shorten(value)} is not a list")
     return value
+
+
+def meant(key: str, known: Sequence[str]) -> str | None:
+    """The known key that `key` is so like that it must be one misspelt; else None."""
+    found = get_close_matches(key, known, 1, _CLOSE)
+    return found[0] if found and key not in known else None
+
+
+def lacking(record: Record, sign: str, contents: Sequence[str]) -> str:
+    """Why a record with the key `sign` but none of `contents` cannot be used."""
+    hints = [(key, meant(key, contents)) for key in record]
+    hint = next((f" (key {shorten(k)}: did you mean {name!r}?)" for k, name in hints if name), "")
+    return (
+        f"has {sign} but no {' or '.join(contents)}{hint}: "
+        "block ids or tokens are needed to find shared prefixes"
+    )
 
 
 class IdChecker:

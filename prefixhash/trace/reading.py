@@ -5,17 +5,18 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from prefixhash._source import Source, without_bom
+from prefixhash import _arguments
+from prefixhash._source import BadRecordError, Source, checked_path, decode_json, without_bom
 from prefixhash.errors import InvalidArgumentError, TraceFormatError
-from prefixhash.trace.fields import BadRecordError
-from prefixhash.trace.formats import Parser, recognise
+from prefixhash.trace.detection import AUTO, find_format, recognise
+from prefixhash.trace.formats.base import TraceFormat
 from prefixhash.trace.records import TraceRequest
 
-AUTO = "auto"
 _KEPT_SKIPPED = 10
 _JSON_SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 
@@ -42,22 +43,36 @@ class Trace:
     def __init__(
         self,
         sources: list[Source],
-        format: str,
-        block_size: int | None,
-        skip_bad: bool,
+        format: str = AUTO,
+        block_size: int | None = None,
+        skip_bad: bool = False,
         interleave: bool = False,
     ) -> None:
+        kind = find_format(format)
+        options = _options(block_size, skip_bad, interleave)
+        self._wanted_block_size, self.skip_bad, self.interleave = options
+        opened = isinstance(sources, list) and all(isinstance(s, Source) for s in sources)
+        if not opened or not sources:
+            raise InvalidArgumentError("sources", sources, "must be a list of opened sources")
         self.sources = sources
-        self.skip_bad = skip_bad
-        self.interleave = interleave
         self.skipped: list[SkippedLine] = []
         self.num_skipped = 0
-        self.detected = format == AUTO
-        self._wanted_block_size = block_size
-        self.format = self._detect() if self.detected else Parser(format, block_size).name
-        self.block_size = Parser(self.format, block_size).block_size
-        if self.format == "weka":
-            self._read_block_size()
+        self.detected = kind is None
+        self._kind = self._detect() if kind is None else kind
+        parser = self._kind(self._wanted_block_size)
+        if self._kind.states_block_size:
+            next(iter(self._requests(self.sources[0], parser)), None)
+        self.block_size = parser.block_size
+
+    @property
+    def format(self) -> str:
+        """The name of the format."""
+        return self._kind.name
+
+    @property
+    def records_tokens(self) -> bool:
+        """Whether prompts come with their tokens: their blocks are made here, of any size."""
+        return self._kind.records_tokens
 
     @property
     def name(self) -> str:
@@ -81,7 +96,7 @@ class Trace:
         self.skipped, self.num_skipped = [], 0
         for source in self.sources:
             source.position = 0
-        parser = Parser(self.format, self._wanted_block_size)
+        parser = self._kind(self._wanted_block_size)
         files = [self._requests(source, parser) for source in self.sources]
         found = False
         for request in _by_time(files) if self.interleave else itertools.chain(*files):
@@ -94,12 +109,12 @@ class Trace:
         for source in self.sources:
             source.close()
 
-    def _requests(self, source: Source, parser: Parser) -> Iterator[TraceRequest]:
-        for line, text in _units(source, self.format):
+    def _requests(self, source: Source, parser: TraceFormat) -> Iterator[TraceRequest]:
+        for line, text in _units(source, self._kind):
             try:
                 # All of a record's requests or none: a conversation with a bad request is bad.
-                requests = list(parser.parse(_decode(text)))
-            except BadRecordError as error:
+                requests = list(parser.parse(decode_json(text)))
+            except (BadRecordError, InvalidArgumentError) as error:
                 self._skip(TraceFormatError(source.name, line, str(error)))
                 continue
             yield from requests
@@ -111,28 +126,22 @@ class Trace:
         if len(self.skipped) < _KEPT_SKIPPED:
             self.skipped.append(SkippedLine(error.file, error.line, error.reason))
 
-    def _detect(self) -> str:
+    def _detect(self) -> type[TraceFormat]:
         """The format of the first record that has one."""
         last = TraceFormatError(self.sources[0].name, None, "is empty")
         for source in self.sources:
             for line, text in _probe(source):
                 found = _format_or_error(source, line, text)
-                if isinstance(found, str):
+                if not isinstance(found, TraceFormatError):
                     return found
                 if not self.skip_bad:
                     raise found
                 last = found
         raise last
 
-    def _read_block_size(self) -> None:
-        """A weka file carries its block size."""
-        parser = Parser(self.format, self._wanted_block_size)
-        next(iter(self._requests(self.sources[0], parser)), None)
-        self.block_size = parser.block_size
-
 
 def read_trace(
-    path: str | Path,
+    path: str | os.PathLike[str],
     format: str = AUTO,
     *,
     block_size: int | None = None,
@@ -141,42 +150,56 @@ def read_trace(
 ) -> Trace:
     """Opens a trace: a file, a folder of conversations, or `-` for standard input; plain or gzip.
 
-    `format` is `auto` (from the first record) or one of `mooncake`, `bailian`, `weka`, `lmcache`,
-    `tokens`; `block_size` the tokens per block id where the format's usual one does not hold.
-    `interleave`: the files of a folder run side by side, by their times, instead of one after the
-    other; each file's requests must be in order of time.
+    `format` is `auto` (from the first record) or the name of a format (`FORMATS` of
+    `prefixhash.trace.formats`); `block_size` the tokens per block id where the format's usual one
+    does not hold. `interleave`: the files of a folder run side by side, by their times, instead of
+    one after the other; each file's requests must be in order of time.
 
-    Raises `TraceFormatError` (file, line, reason) and `OSError`.
+    Raises `InvalidArgumentError` for an argument that cannot be, `TraceFormatError` (file, line,
+    reason) for content that is no trace, and Python's own `OSError` for a file that is not there or
+    may not be read.
     """
-    if not isinstance(path, (str, Path)):
-        raise InvalidArgumentError("path", path, "is neither a string nor a Path")
-    sources = [Source(file) for file in _files(Path(path))]
+    find_format(format)  # all of them before anything, such as standard input, is read
+    _options(block_size, skip_bad, interleave)
+    sources = [Source(file) for file in _files(checked_path(path))]
     return Trace(sources, format, block_size, skip_bad, interleave)
+
+
+def _options(
+    block_size: int | None, skip_bad: bool, interleave: bool
+) -> tuple[int | None, bool, bool]:
+    return (
+        _arguments.optional_integer("block_size", block_size, 1),
+        _arguments.flag("skip_bad", skip_bad),
+        _arguments.flag("interleave", interleave),
+    )
+
+
+def _format_or_error(
+    source: Source, line: int | None, text: bytes
+) -> type[TraceFormat] | TraceFormatError:
+    try:
+        return recognise(decode_json(text))
+    except BadRecordError as error:
+        return TraceFormatError(source.name, line, str(error))
 
 
 def _by_time(files: list[Iterator[TraceRequest]]) -> Iterator[TraceRequest]:
     return heapq.merge(*files, key=lambda request: request.timestamp or 0.0)
 
 
-def _format_or_error(source: Source, line: int | None, text: bytes) -> str | TraceFormatError:
-    try:
-        return recognise(_decode(text))
-    except BadRecordError as error:
-        return TraceFormatError(source.name, line, str(error))
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
+def _files(path: str) -> list[str]:
+    if not os.path.isdir(path):
         return [path]
-    found = sorted(file for file in path.iterdir() if file.name.endswith(_JSON_SUFFIXES))
+    found = sorted(file for file in Path(path).iterdir() if file.name.endswith(_JSON_SUFFIXES))
     if not found:
-        raise TraceFormatError(str(path), None, "is a folder without .json or .jsonl files")
-    return found
+        raise TraceFormatError(path, None, "is a folder without .json or .jsonl files")
+    return list(map(str, found))
 
 
-def _units(source: Source, format: str) -> Iterable[tuple[int | None, bytes]]:
+def _units(source: Source, kind: type[TraceFormat]) -> Iterable[tuple[int | None, bytes]]:
     """The records of a file: its lines, or the whole file where that is one JSON document."""
-    if format == "weka" and not _has_one_record_a_line(source):
+    if kind.whole_files and not _has_one_record_a_line(source):
         return [(None, source.whole())]
     return source.lines()
 
@@ -205,18 +228,3 @@ def _is_json(text: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _decode(text: bytes) -> object:
-    if b"\0" in text:
-        raise BadRecordError("binary data, not JSON text")
-    try:
-        # Decoded here: from bytes, json would guess UTF-16 or UTF-32 in binary data.
-        return json.loads(text.decode("utf-8-sig").strip())
-    except UnicodeDecodeError as error:
-        raise BadRecordError("not UTF-8 text: is this a binary file?") from error
-    except json.JSONDecodeError as error:
-        raise BadRecordError(f"not JSON: {error.msg} (column {error.colno})") from error
-    except (ValueError, RecursionError) as error:
-        # An integer of thousands of digits, or lists nested thousands deep.
-        raise BadRecordError(f"not usable JSON: {error}") from error

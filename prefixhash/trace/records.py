@@ -6,20 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError
+from prefixhash.request import LoRARequest, MultiModalFeature
 
 # Opaque: integers of any size, strings, or (conversation, id) pairs where ids are local to one.
 BlockId = int | str | bytes | tuple[int, int | str]
-
-
-@dataclass(frozen=True, slots=True)
-class MediaSpan:
-    """An image, clip or document inside a prompt: `length` tokens from position `offset`."""
-
-    identifier: str
-    offset: int
-    length: int
-    modality: str = "image"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +19,9 @@ class TokenPrompt:
     """A prompt that was recorded with its tokens, and with all else that its KV depends on."""
 
     token_ids: Sequence[int]
-    lora: str | None = None
+    lora: LoRARequest | None = None
     cache_salt: str | None = None
-    media: tuple[MediaSpan, ...] = ()
+    media: tuple[MultiModalFeature, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +49,11 @@ class TraceRequest:
 def ids_block_size(trace: object, given: int | None) -> int:
     """Tokens of a block id: as given, else what the trace says of itself.
 
-    Raises `InvalidArgumentError` where neither does, or for less than one token.
+    Raises `InvalidArgumentError` where neither does, or for what is no number of tokens.
     """
     size = given if given is not None else getattr(trace, "block_size", None)
     if size is None:
         raise InvalidArgumentError(
             "block_size", None, "is needed: a list of requests does not tell the size of its blocks"
         )
-    if size < 1:
-        raise InvalidArgumentError("block_size", size, "must be at least 1")
-    return int(size)
+    return _arguments.integer("block_size", size, 1)

@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError
+from prefixhash.trace.formats.tokens import Tokens
 from prefixhash.trace.records import TraceRequest
-from prefixhash.trace.synth_forms import BlockNamer, Draft, Segment, with_tokens
+from prefixhash.trace.synth_forms import FORMS, BlockNamer, Draft, Segment, with_tokens
 
 _DECODE_RATE = 50.0
 
@@ -61,14 +63,13 @@ class Workload:
         for item in fields(self):
             value = getattr(self, item.name)
             least = _LEAST.get(item.name, 0)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
-                raise InvalidArgumentError(item.name, value, f"must be at least {least}")
-            if not math.isfinite(value):
-                raise InvalidArgumentError(item.name, value, "must be finite")
-            if item.name.endswith("_share") and value > 1:
+            if item.type == "int":
+                checked: float = _arguments.integer(item.name, value, int(least))
+            else:
+                checked = _arguments.number(item.name, value, least)
+            if item.name.endswith("_share") and checked > 1:
                 raise InvalidArgumentError(item.name, value, "is a share of at most 1")
-            if item.type == "int" and not isinstance(value, int):
-                raise InvalidArgumentError(item.name, value, "must be a whole number")
+            object.__setattr__(self, item.name, checked)
 
 
 _LEAST: dict[str, float] = {
@@ -106,15 +107,13 @@ WORKLOADS: dict[str, Workload] = {
 
 def make_workload(name: str = "chat", **changes: Any) -> Workload:
     """The workload `name` with some parameters changed."""
-    if name not in WORKLOADS:
-        raise InvalidArgumentError("workload", name, f"is not one of {', '.join(WORKLOADS)}")
-    return replace(WORKLOADS[name], **changes)
+    return replace(WORKLOADS[_arguments.choice("workload", name, WORKLOADS)], **changes)
 
 
 def synthesize(
     workload: str | Workload = "chat",
     *,
-    form: str = "mooncake",
+    form: str = FORMS[0],
     block_size: int = 512,
     seed: int = 0,
 ) -> Iterator[TraceRequest]:
@@ -124,16 +123,12 @@ def synthesize(
     `block_size` tokens, a partial last one included) or `tokens` (token ids with LoRA, salt and
     images). Memory: the sessions that run at one time, and for ids the distinct blocks.
     """
-    plan = make_workload(workload) if isinstance(workload, str) else workload
-    if form not in ("mooncake", "tokens"):
-        raise InvalidArgumentError("form", form, "is neither mooncake nor tokens")
-    if block_size < 1:
-        raise InvalidArgumentError("block_size", block_size, "must be at least 1")
-    drafts = _Generator(plan, seed).drafts()
-    if form == "tokens":
-        return (with_tokens(draft) for draft in drafts)
-    namer = BlockNamer(block_size)
-    return (namer.name(draft) for draft in drafts)
+    plan = workload if isinstance(workload, Workload) else make_workload(workload)
+    _arguments.choice("form", form, FORMS)
+    size = _arguments.integer("block_size", block_size, 1)
+    drafts = _Generator(plan, _arguments.integer("seed", seed, None)).drafts()
+    write = with_tokens if form == Tokens.name else BlockNamer(size).name
+    return (write(draft) for draft in drafts)
 
 
 class _Generator:

@@ -6,8 +6,14 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
-from prefixhash.trace.records import MediaSpan, TokenPrompt, TraceRequest
+from prefixhash.errors import InvalidArgumentError
+from prefixhash.request import LoRARequest, MultiModalFeature, PlaceholderRange
+from prefixhash.trace.formats.mooncake import Mooncake
+from prefixhash.trace.formats.tokens import Tokens
+from prefixhash.trace.records import TokenPrompt, TraceRequest
 
+# The first is the default.
+FORMS = (Mooncake.name, Tokens.name)
 _VOCABULARY = 128_000
 _IMAGE_TOKEN = 128_000
 
@@ -40,13 +46,14 @@ def with_tokens(draft: Draft) -> TraceRequest:
     media = []
     for segment in draft.segments:
         if segment.is_image:
-            media.append(MediaSpan(f"image-{segment.key}", len(tokens), segment.length))
+            place = PlaceholderRange(len(tokens), segment.length)
+            media.append(MultiModalFeature(f"image-{segment.key}", place))
             tokens.extend([_IMAGE_TOKEN] * segment.length)
         else:
             tokens.extend(_segment_tokens(segment))
     prompt = TokenPrompt(
         tokens,
-        f"adapter-{draft.adapter}" if draft.adapter else None,
+        LoRARequest(f"adapter-{draft.adapter}") if draft.adapter else None,
         f"tenant-{draft.tenant}" if draft.tenant else None,
         tuple(media),
     )
@@ -112,31 +119,14 @@ class BlockNamer:
 
 
 def record_of(request: TraceRequest) -> dict[str, Any]:
-    """A synthetic request as a record of its form, ready for `json.dumps`."""
-    common = {"output_length": request.output_tokens, "session_id": request.session}
-    common["type"] = request.kind
-    time = request.timestamp or 0.0
-    prompt = request.prompt
-    if prompt is None:
-        return {
-            "timestamp": round(1000 * time),
-            "input_length": request.num_tokens,
-            **common,
-            "hash_ids": list(request.ids),
-        }
-    record: dict[str, Any] = {"timestamp": time, **common}
-    if prompt.lora is not None:
-        record["lora"] = prompt.lora
-    if prompt.cache_salt is not None:
-        record["cache_salt"] = prompt.cache_salt
-    if prompt.media:
-        record["mm_features"] = [
-            {
-                "identifier": span.identifier,
-                "modality": span.modality,
-                "mm_position": {"offset": span.offset, "length": span.length},
-            }
-            for span in prompt.media
-        ]
-    record["token_ids"] = list(prompt.token_ids)
-    return record
+    """A synthetic request as a record of its form, ready for `json.dumps`.
+
+    Raises `InvalidArgumentError` for a field that the form cannot say.
+    """
+    if not isinstance(request, TraceRequest):
+        raise InvalidArgumentError("request", request, "must be a TraceRequest")
+    if request.prompt is None:
+        return Mooncake.written(request)
+    if not isinstance(request.prompt, TokenPrompt):
+        raise InvalidArgumentError("prompt", request.prompt, "must be a TokenPrompt, or None")
+    return Tokens.written(request, request.prompt)

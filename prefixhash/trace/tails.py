@@ -33,7 +33,7 @@ class TokenTails:
         prompt = request.prompt
         if prompt is None:
             return 0
-        ends = min((span.offset for span in prompt.media), default=request.num_tokens)
+        ends = min((item.mm_position.offset for item in prompt.media), default=request.num_tokens)
         found = 0
         for place in range(shared_blocks, len(request.ids) + 1):
             first = place * self._size

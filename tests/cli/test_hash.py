@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import subprocess
@@ -112,6 +113,10 @@ def test_the_namespace_changes_every_hash(
         ),
         ('{"token_ids": [1], "mm_features": 5}', "mm_features=5: must be a list"),
         ("[" * 100_000, "recursion"),
+        ('{"token_ids": [1], "cache_slat": "x"}', "did you mean 'cache_salt'?"),
+        ('{"token_ids": [1], "prompt_token_ids": [1]}', "says the same as 'token_ids'"),
+        ('{"token_ids": [1], "cache_salt": "x", "cache_salt": null}', "'cache_salt' twice"),
+        ('{"input_length": 4, "hash_ids": [1]}', "lacks the field 'token_ids'"),
     ],
 )
 def test_a_bad_line_is_one_line_with_its_place(
@@ -147,11 +152,25 @@ def test_options_that_cannot_be_are_one_line(
 
 def test_files_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     binary = tmp_path / "binary"
-    binary.write_bytes(b'{"token_ids": [1]}\n\xff\xfe\x00')
+    binary.write_bytes(b'{"token_ids": [1]}\n\xff\xfe')
     cases = {str(tmp_path): "Is a directory", str(tmp_path / "none"): "No such file"}
     for path, reason in {**cases, str(binary): "not UTF-8"}.items():
         assert main(["hash", path]) == 1
         assert reason in capsys.readouterr().err
+
+
+def test_synth_through_a_pipe_plain_or_gzip(tmp_path: Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    command = [sys.executable, "-m", "prefixhash"]
+    synth = [*command, "synth", "mixed", "--form", "tokens", "--sessions", "2"]
+    subprocess.run([*synth, "--output", str(lines)], check=True)
+    data = lines.read_bytes()
+    plain, packed, named = (
+        subprocess.run([*command, "hash", *file], input=given, capture_output=True, check=True)
+        for given, file in ((data, []), (gzip.compress(data), ["-"]), (b"", [str(lines)]))
+    )
+    assert plain.stdout == packed.stdout == named.stdout
+    assert len(plain.stdout.splitlines()) == len(data.splitlines())
 
 
 def test_a_warning_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -218,7 +218,10 @@ def _bad_files(folder: Path) -> dict[str, tuple[Path, str]]:
         "wrong": (folder / "wrong.jsonl", ":2: not JSON: Expecting value"),
         "other": (folder / "other.jsonl", ":1: no known trace format: an object with a"),
         "mixed": (folder / "mixed.jsonl", ":2: hash_ids mixes types: '2'"),
-        "negative": (folder / "negative.jsonl", ":1: input_length=-4 is negative"),
+        "negative": (
+            folder / "negative.jsonl",
+            ":1: input_length=-4: must be an integer of at least 0",
+        ),
     }
 
 

@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from prefixhash import InvalidArgumentError, TraceFormatError
+from prefixhash import (
+    InvalidArgumentError,
+    LoRARequest,
+    MultiModalFeature,
+    PlaceholderRange,
+    TraceFormatError,
+)
 from prefixhash.trace.fields import fitting_block_sizes
 from prefixhash.trace.reading import Trace, read_trace
 
@@ -100,9 +106,9 @@ def test_tokens_carry_what_their_kv_depends_on(tmp_path: Path) -> None:
     (request,) = read_trace(write(tmp_path / "t", TOKENS))
     prompt = request.prompt
     assert prompt is not None
-    assert (prompt.token_ids, prompt.lora, prompt.cache_salt) == ([1, 2, 3], "sql", "t1")
-    (media,) = prompt.media
-    assert (media.identifier, media.offset, media.length) == ("img", 1, 2)
+    assert (list(prompt.token_ids), prompt.cache_salt) == ([1, 2, 3], "t1")
+    assert prompt.lora == LoRARequest("sql")
+    assert prompt.media == (MultiModalFeature("img", PlaceholderRange(1, 2)),)
 
 
 def test_a_partial_last_block_may_be_recorded_or_not(tmp_path: Path) -> None:
@@ -194,18 +200,20 @@ def test_the_name_leaves_out_the_folder(tmp_path: Path) -> None:
 
 
 BAD_RECORDS: list[tuple[object, str]] = [
-    ({**MOONCAKE, "input_length": -5}, "input_length=-5 is negative"),
-    ({**MOONCAKE, "output_length": -1}, "output_length=-1 is negative"),
-    ({**MOONCAKE, "input_length": 1.5}, "input_length=1.5 is not an integer"),
-    ({**MOONCAKE, "input_length": True}, "input_length=True is not an integer"),
+    ({**MOONCAKE, "input_length": -5}, "input_length=-5: must be an integer of at least 0"),
+    ({**MOONCAKE, "output_length": -1}, "output_length=-1: must be an integer of at least 0"),
+    ({**MOONCAKE, "input_length": 1.5}, "input_length=1.5: must be an integer"),
+    ({**MOONCAKE, "input_length": True}, "input_length=True: must be an integer"),
     ({**MOONCAKE, "input_length": None}, "input_length is missing"),
+    ({**MOONCAKE, "hash_ids": None}, "has input_length but no hash_ids: block ids or tokens are"),
+    ({"timestamp": 1, "type": "x"}, "hash_ids is missing"),
     ({**MOONCAKE, "hash_ids": [0, "1"]}, "mixes types: '1' among ids that are integers"),
     ({**MOONCAKE, "hash_ids": ["0", "1"]}, "mixes types: '0' among ids that are integers"),
     ({**MOONCAKE, "hash_ids": [0, 1.0]}, "hash_ids holds 1.0: ids are integers or strings"),
     ({**MOONCAKE, "hash_ids": [0, None]}, "hash_ids holds None"),
     ({**MOONCAKE, "hash_ids": 7}, "hash_ids=7 is not a list"),
-    ({**MOONCAKE, "timestamp": "now"}, "timestamp='now' is not a number"),
-    ({**MOONCAKE, "timestamp": 10**400}, "is not a finite number"),
+    ({**MOONCAKE, "timestamp": "now"}, "timestamp='now': must be a number"),
+    ({**MOONCAKE, "timestamp": 10**400}, "timestamp=10000000"),
     ({**MOONCAKE, "type": []}, "type=[] is neither a string nor an integer"),
     (
         {**MOONCAKE, "input_length": 6758},
@@ -247,15 +255,21 @@ def test_a_line_that_is_no_json(tmp_path: Path, line: bytes, reason: str) -> Non
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        ({**TOKENS, "token_ids": [1, -2]}, "token_ids holds -2"),
-        ({**TOKENS, "token_ids": [1, True]}, "token_ids holds True"),
-        ({**TOKENS, "token_ids": [1 << 63]}, "tokens are integers in [0, 2^63)"),
-        ({**TOKENS, "mm_features": [3]}, "mm_features holds 3"),
-        ({**TOKENS, "mm_features": [{"offset": 0, "length": 1}]}, "identifier is missing"),
-        ({**TOKENS, "mm_features": [{"identifier": "i", "mm_position": 1}]}, "mm_position=1"),
+        (
+            {**TOKENS, "token_ids": [1, -2]},
+            "token_ids[1]=-2: a token id is an integer in [0, 2**63)",
+        ),
+        ({**TOKENS, "token_ids": [1, True]}, "token_ids[1]=True: a token id"),
+        ({**TOKENS, "token_ids": [1 << 63]}, "token_ids[0]=9223372036854775808: a token id"),
+        ({**TOKENS, "mm_features": [3]}, "mm_features[0]=3: must be a JSON object"),
+        ({**TOKENS, "mm_features": [{"offset": 0, "length": 1}]}, "lacks the field 'identifier'"),
+        (
+            {**TOKENS, "mm_features": [{"identifier": "i", "mm_position": 1}]},
+            "mm_features[0].mm_position=1: must be a JSON object",
+        ),
         (
             {**TOKENS, "mm_features": [{"identifier": "i", "offset": 2, "length": 2}]},
-            "2 tokens from 2 pass the end of 3 tokens",
+            "must lie within the 3 tokens of the prompt",
         ),
         (weka(block_size=0), "block_size=0"),
         (weka(call(0, [1], api_time=-2)), "api_time=-2 is negative"),

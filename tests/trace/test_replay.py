@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefixhash import InvalidArgumentError
+from prefixhash import InvalidArgumentError, LoRARequest, MultiModalFeature, PlaceholderRange
 from prefixhash.trace.capacity import parse_capacity
 from prefixhash.trace.curve import hit_rate_curve
 from prefixhash.trace.definitions import DEFINITION_NAMES
@@ -18,12 +18,16 @@ from prefixhash.trace.engine import HashedTrace, tokens_of_blocks
 from prefixhash.trace.metering import TurnCounter, turn_group, turn_label
 from prefixhash.trace.policies import POLICIES
 from prefixhash.trace.reading import read_trace
-from prefixhash.trace.records import MediaSpan, TokenPrompt, TraceRequest
+from prefixhash.trace.records import TokenPrompt, TraceRequest
 from prefixhash.trace.replaying import replay
 from prefixhash.trace.survey import Prefixes, survey_trace
 from prefixhash.trace.synth import synthesize
 from tests.trace.oracles import BLOCK, prompts, run
 from tests.trace.oracles import traces as random_traces
+
+
+def media(identifier: str, offset: int, length: int) -> MultiModalFeature:
+    return MultiModalFeature(identifier, PlaceholderRange(offset, length))
 
 
 def with_tails(requests: list[TraceRequest]) -> list[TraceRequest]:
@@ -93,7 +97,7 @@ def test_a_prompt_larger_than_the_pool_is_clipped_or_rejected(by_ids: bool) -> N
 
 
 def test_a_clipped_prompt_is_cut_where_it_may_be() -> None:
-    prompt = TokenPrompt(list(range(40)), media=(MediaSpan("img", 5, 30),))
+    prompt = TokenPrompt(list(range(40)), media=(media("img", 5, 30),))
     requests = [TraceRequest((), 40, prompt=prompt)] * 2
     (result,) = run(requests, capacities=(6,)).results
     assert (result.oversize, result.meter.overall.hits) == (2, 16)
@@ -143,13 +147,13 @@ def test_types_without_end_are_counted_together() -> None:
 
 def test_token_traces_keep_tenants_adapters_and_images_apart() -> None:
     tokens = list(range(9))
-    image = (MediaSpan("one", 0, 3),)
+    image = (media("one", 0, 3),)
     prompts_ = [
         TokenPrompt(tokens),
-        TokenPrompt(tokens, lora="sql"),
+        TokenPrompt(tokens, lora=LoRARequest("sql")),
         TokenPrompt(tokens, cache_salt="t1"),
         TokenPrompt(tokens, media=image),
-        TokenPrompt(tokens, media=(MediaSpan("two", 0, 3),)),
+        TokenPrompt(tokens, media=(media("two", 0, 3),)),
     ]
     once = [TraceRequest((), 9, prompt=p) for p in prompts_]
     for by_ids in (False, True):
@@ -163,7 +167,7 @@ def test_tokens_shared_inside_a_block_are_lost_to_rounding() -> None:
         return TraceRequest((), len(tokens), prompt=TokenPrompt(tokens, **fields))
 
     prefixes = Prefixes(BLOCK)
-    image = (MediaSpan("i", 6, 2),)
+    image = (media("i", 6, 2),)
     trace = [
         prompt(1, 2, 3, 4, 5, 6, 7, 8, 9),
         prompt(1, 2, 3, 4, 5, 6, 0, 0, 0),

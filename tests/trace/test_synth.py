@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prefixhash import InvalidArgumentError
+from prefixhash import InvalidArgumentError, LoRARequest
 from prefixhash.trace.curve import hit_rate_curve
 from prefixhash.trace.demo import demo_trace
 from prefixhash.trace.engine import HashedTrace
 from prefixhash.trace.reading import read_trace
+from prefixhash.trace.records import TokenPrompt, TraceRequest
 from prefixhash.trace.synth import WORKLOADS, make_workload, synthesize
 from prefixhash.trace.synth_forms import record_of
 
@@ -85,8 +87,9 @@ def test_images_are_media_of_the_prompt() -> None:
     for request in synthesize(plan, form="tokens"):
         assert request.prompt is not None
         assert request.prompt.media
-        for span in request.prompt.media:
-            assert set(request.prompt.token_ids[span.offset : span.offset + 64]) == {128_000}
+        for item in request.prompt.media:
+            first = item.mm_position.offset
+            assert set(request.prompt.token_ids[first : first + 64]) == {128_000}
 
 
 def test_the_demo_has_something_of_everything() -> None:
@@ -124,3 +127,40 @@ def test_bad_names_are_listed() -> None:
         synthesize("chat", form="csv")
     with pytest.raises(InvalidArgumentError, match="block_size="):
         synthesize("chat", block_size=0)
+
+
+BAD_VALUES = [True, 1.5, "x", b"x", {"a": 1}, object(), -1, float("nan"), [None], "\ud800"]
+
+
+@pytest.mark.parametrize("value", BAD_VALUES, ids=repr)
+@pytest.mark.parametrize("name", ["workload", "form", "block_size", "seed"])
+def test_bad_arguments_are_refused_by_name(name: str, value: Any) -> None:
+    if (name, value) == ("seed", -1):
+        assert next(iter(synthesize(seed=-1))).num_tokens > 0
+        return
+    with pytest.raises(InvalidArgumentError, match=f"{name}="):
+        synthesize(**{name: value})
+
+
+@pytest.mark.parametrize("value", BAD_VALUES, ids=repr)
+def test_only_what_can_be_read_again_is_written(value: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        record_of(value)
+    named, tokens = TraceRequest([1], 4), TraceRequest((), 2, prompt=TokenPrompt([1, 2]))
+    for request in (named, tokens):
+        for field in ("ids", "num_tokens", "output_tokens", "timestamp", "session", "prompt"):
+            changed = replace(request, **{field: value})
+            try:
+                record = record_of(changed)
+            except InvalidArgumentError:
+                continue
+            json.dumps(record)
+    for field in ("token_ids", "lora", "media"):
+        with pytest.raises(InvalidArgumentError):
+            record_of(replace(tokens, prompt=replace(tokens.prompt, **{field: value})))  # type: ignore[type-var]
+
+
+def test_an_adapter_is_written_whole() -> None:
+    lora = LoRARequest("a", "/a", "2")
+    record = record_of(TraceRequest((), 1, prompt=TokenPrompt([1], lora)))
+    assert record["lora"] == {"name": "a", "path": "/a", "revision": "2"}
