@@ -1,70 +1,49 @@
 """Blocks for a step: how many are needed, taking them, giving back what is out of reach.
 
-Everything is counted before the first change, so a step that does not fit leaves no trace.
+Everything is counted before the first change, so a step that does not fit leaves no trace. A step
+of a decode mostly needs no block and leaves no window: `Held.is_quiet` knows that from two numbers
+that are worked out here whenever blocks were taken, and nothing of this is called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
-from prefixhash._arguments import integer
-from prefixhash.cache.managers import AttentionManager, Slots, ceil_div
+from prefixhash.cache.interface import CachedRequest, CacheHit
+from prefixhash.cache.managers import AttentionManager, ceil_div
 from prefixhash.cache.options import CacheOptions
-from prefixhash.cache.tables import BlockTable, CachedRequest, CacheHit, Held
+from prefixhash.cache.tables import UNBOUNDED, BlockTable, Held
 from prefixhash.pool import BlockPool
 
-NewBlocks = tuple[list[int], ...]
-
-
-class Step(NamedTuple):
-    """What a step asks for, in tokens."""
-
-    new: int
-    lookahead: int
-    encoder: int
-
-    @classmethod
-    def of(cls, new: Any, lookahead: Any, encoder: Any) -> Step:
-        """Refuse a step without tokens, and negative numbers."""
-        integers = type(new) is type(lookahead) is type(encoder) is int
-        if integers and new > 0 and lookahead >= 0 and encoder >= 0:
-            return cls(new, lookahead, encoder)  # the checks below cost more than the whole step
-        return cls(
-            integer("num_new_tokens", new, 1),
-            integer("num_lookahead_tokens", lookahead),
-            integer("num_encoder_tokens", encoder),
-        )
+NewBlocks = tuple[Sequence[int], ...]
 
 
 class Allocator:
-    """Moves blocks between a pool and the tables of requests."""
+    """Moves blocks between a pool and the tables of requests.
+
+    Lengths are tokens: `new` of a step, `lookahead` behind it for a drafter, `encoder` of the
+    encoder's output.
+    """
 
     def __init__(
         self, managers: Sequence[AttentionManager], pool: BlockPool, options: CacheOptions
     ) -> None:
-        self._managers = managers
+        self._managers = tuple(managers)
         self._pool = pool
-        self._max_model_len = options.max_model_len
+        self._longest = UNBOUNDED if options.max_model_len is None else options.max_model_len
         self._watermark_blocks = int(options.watermark * pool.num_blocks)
         self._recycles = any(manager.recycles for manager in managers)
-
-    def _slots(self, main: int, step: Step) -> Slots:
-        """Slots for `main` tokens and the lookahead of the step, within the longest request."""
-        tokens = main + step.lookahead
-        if self._max_model_len is not None:
-            tokens = min(tokens, self._max_model_len)
-        return Slots(tokens, main, step.encoder)
+        self._nothing_new: NewBlocks = ((),) * len(self._managers)
 
     # -- admission -------------------------------------------------------------------------
 
-    def fits_wholly(self, request: CachedRequest, hit: CacheHit, step: Step, others: bool) -> bool:
+    def fits_wholly(
+        self, request: CachedRequest, hit: CacheHit, new: int, encoder: int, others: bool
+    ) -> bool:
         """Whether all tokens that the request has so far could be computed now."""
-        tokens = request.num_tokens
-        if self._max_model_len is not None:
-            tokens = min(tokens, self._max_model_len)
-        needs = self._admission_needs(hit, Slots(tokens, tokens, step.encoder), True)
-        states = self._states_beside(hit, hit.num_tokens + step.new, tokens)
+        tokens = min(request.num_tokens, self._longest)
+        needs = self._admission_needs(hit, tokens, tokens, encoder, True)
+        states = self._states_beside(hit, hit.num_tokens + new, tokens)
         return sum(needs) + states <= self._free_for_admission(hit, others)
 
     def _states_beside(self, hit: CacheHit, step_end: int, num_tokens: int) -> int:
@@ -82,71 +61,92 @@ class Allocator:
                 count += not any(hit_state) or self._pool.count_free(hit_state) == 0
         return count
 
-    def admit(self, held: Held, hit: CacheHit, step: Step, others: bool) -> NewBlocks | None:
+    def admit(
+        self, held: Held, hit: CacheHit, new: int, lookahead: int, encoder: int, others: bool
+    ) -> NewBlocks | None:
         """Hold the blocks of the hit and new ones behind them; None if they are lacking.
 
         `others`: whether other requests run, for which the watermark is kept free.
         """
-        slots = self._slots(hit.num_tokens + step.new, step)
-        needs = self._admission_needs(hit, slots, False)
+        main = hit.num_tokens + new
+        tokens = min(main + lookahead, self._longest)
+        needs = self._admission_needs(hit, tokens, main, encoder, False)
         if sum(needs) > self._free_for_admission(hit, others):
             return None
         tables = []
         for ids in hit.block_ids:
-            real = [block for block in ids if block]
+            blocks = list(ids)
+            real = blocks if 0 not in blocks else [block for block in blocks if block]
             if real:
                 self._pool.touch(real)
-            tables.append(BlockTable(list(ids), num_cached=len(ids), retired=len(ids) - len(real)))
+            tables.append(BlockTable(blocks, len(blocks), len(blocks) - len(real)))
         held.tables, held.num_computed = tables, hit.num_tokens
         held.junction = hit.shared_prefix_tokens
-        return self._grow(held, needs, slots, step.new)
+        return self._grow(held, needs, new, main)
 
-    def _admission_needs(self, hit: CacheHit, slots: Slots, capped: bool) -> list[int]:
+    def _admission_needs(
+        self, hit: CacheHit, tokens: int, main: int, encoder: int, capped: bool
+    ) -> list[int]:
         """New blocks per group for a request that holds none yet."""
-        return [
-            manager.blocks_to_admit(hit.block_ids[manager.group], hit.num_tokens, slots, capped)
-            for manager in self._managers
-        ]
+        needs = []
+        for manager in self._managers:
+            ids = hit.block_ids[manager.group]
+            need = manager.blocks_to_admit(ids, hit.num_tokens, tokens, main, encoder, capped)
+            needs.append(need)
+        return needs
 
     def _free_for_admission(self, hit: CacheHit, others: bool) -> int:
         """Blocks left once the hits are held (a free block that is hit is free no more)."""
-        revived = sum(self._pool.count_free(filter(None, ids)) for ids in hit.block_ids)
-        watermark = self._watermark_blocks if others else 0
-        return self._pool.num_free_blocks - revived - watermark
+        free = self._pool.num_free_blocks
+        for ids in hit.block_ids:
+            if ids:
+                free -= self._pool.count_free([block for block in ids if block])
+        return free - self._watermark_blocks if others else free
 
     # -- further steps ---------------------------------------------------------------------
 
-    def extend(self, held: Held, step: Step) -> NewBlocks | None:
+    def extend(self, held: Held, new: int, lookahead: int, encoder: int) -> NewBlocks | None:
         """Slots behind all tokens that are computed or in flight; None if blocks are lacking."""
-        slots = self._slots(held.num_scheduled + step.new, step)
-        needs = [
-            manager.blocks_wanted(table, slots)
-            for manager, table in zip(self._managers, held.tables, strict=True)
-        ]
-        total = sum(needs)
-        places = self._out_of_reach(held) if self._recycles else ()
+        main = held.num_scheduled + new
+        if not encoder and held.is_quiet(main + lookahead):
+            held.open_step(new, main)
+            return self._nothing_new
+        tokens = min(main + lookahead, self._longest)
+        needs = []
+        total = 0
+        for manager, table in zip(self._managers, held.tables, strict=True):
+            need = manager.blocks_wanted(table, tokens, main, encoder)
+            needs.append(need)
+            total += need
+        places = self._out_of_reach(held) if self._recycles else []
         if total:
             free = self._pool.num_free_blocks
             if total > free and total > free + self._freed_by(places):
                 return None
         if places:
             self._give_back(places)
-        return self._grow(held, needs, slots, step.new)
+        return self._grow(held, needs, new, main)
 
-    def _grow(self, held: Held, needs: Sequence[int], slots: Slots, new_tokens: int) -> NewBlocks:
-        held.open_step(new_tokens, slots.main)
+    def _grow(self, held: Held, needs: list[int], new_tokens: int, main: int) -> NewBlocks:
+        """Take the blocks, open the step, and work out which further steps will be quiet."""
+        held.open_step(new_tokens, main)
         total = sum(needs)
-        if not total:
-            return tuple([[] for _ in needs])  # most steps of a decode
-        taken = self._pool.allocate(total)
-        new = []
+        taken = self._pool.allocate(total) if total else []
+        new: list[Sequence[int]] = []
         start = 0
+        num_slots = next_release = UNBOUNDED
         for manager, table, need in zip(self._managers, held.tables, needs, strict=True):
-            ids = taken[start : start + need]
-            start += need
             if need:
-                manager.grow(table, slots, ids)
-            new.append(ids)
+                ids = taken[start : start + need] if need < total else taken
+                start += need
+                manager.grow(table, main, ids)
+                new.append(ids)
+            else:
+                new.append(())
+            num_slots = min(num_slots, manager.num_slots(table))
+            next_release = min(next_release, manager.next_release(held.num_computed))
+        held.num_slots = num_slots
+        held.next_release = next_release
         return tuple(new)
 
     # -- giving back -----------------------------------------------------------------------
@@ -162,9 +162,11 @@ class Allocator:
 
     def _freed_by(self, out_of_reach: Sequence[tuple[BlockTable, list[int]]]) -> int:
         refs = self._pool.ref_count
-        return sum(
-            refs(table.blocks[place]) == 1 for table, places in out_of_reach for place in places
-        )
+        count = 0
+        for table, places in out_of_reach:
+            for place in places:
+                count += refs(table.blocks[place]) == 1
+        return count
 
     def _give_back(self, out_of_reach: Sequence[tuple[BlockTable, list[int]]]) -> None:
         for table, places in out_of_reach:
@@ -180,6 +182,8 @@ class Allocator:
     def release(self, held: Held) -> None:
         """Give back everything, group by group and tail first."""
         for table in held.tables:
-            blocks = [block for block in reversed(table.blocks) if block]
+            blocks = table.blocks[::-1]
+            if 0 in blocks:
+                blocks = [block for block in blocks if block]
             if blocks:
                 self._pool.free(blocks)

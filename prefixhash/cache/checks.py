@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from prefixhash._arguments import integer, is_integer, text
+from prefixhash.cache.interface import CachedRequest, CacheHit
 from prefixhash.cache.managers import AttentionManager
 from prefixhash.cache.search import coarse
-from prefixhash.cache.tables import CachedRequest, CacheHit, Held
+from prefixhash.cache.tables import Held
 from prefixhash.errors import (
     InvalidArgumentError,
     InvalidBlockError,
@@ -118,22 +119,13 @@ def check_hit(
             )
 
 
-def check_unchanged(held: Held, request: CachedRequest, *, tokens: bool = True) -> None:
+def check_unchanged(held: Held, request: CachedRequest, tokens: bool = True) -> None:
     """Refuse another request of this id, and one whose computed tokens were exchanged."""
     if held.request is not request:
         raise InvalidRequestError(
             "request_id", request.request_id, "another request of this id holds blocks"
         )
-    if not tokens:
-        return
-    num_truncations = getattr(request, "num_truncations", None)
-    if num_truncations is None:
-        good = held.is_like(request)
-    else:
-        if num_truncations != held.num_truncations:
-            held.note_cuts(num_truncations)
-        good = held.lowest_cut >= held.num_computed
-    if not good:
+    if tokens and not held.is_unchanged():
         raise InvalidRequestError(
             "request",
             request.request_id,
@@ -162,6 +154,21 @@ def check_commit(held: Held, num_computed: int) -> int:
             f"so it has computed others: commit {held.lowest_cut} at most",
         )
     return num_computed
+
+
+def numbers_of(name: str, values: Any, count: int, least: int) -> Sequence[int]:
+    """One integer for each of `count` requests; one alone stands for all."""
+    if is_integer(values):
+        return [integer(name, values, least)] * count
+    if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
+        raise InvalidArgumentError(name, values, "must be one integer, or one for each request")
+    if len(values) != count:
+        raise InvalidArgumentError(name, values, f"one for each request: {count} needed")
+    numbers = list(values)
+    for i, value in enumerate(numbers):
+        if type(value) is not int or value < least:
+            numbers[i] = integer(f"{name}[{i}]", value, least)
+    return numbers
 
 
 def check_cache(

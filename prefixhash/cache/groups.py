@@ -8,7 +8,7 @@ from typing import Any
 
 from prefixhash._arguments import flag, integer
 from prefixhash.cache.kinds import KVKind, find_kind
-from prefixhash.cache.managers import GroupShape
+from prefixhash.cache.options import GroupShape
 from prefixhash.errors import InvalidArgumentError
 
 

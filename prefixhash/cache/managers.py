@@ -1,47 +1,24 @@
 """One manager per kind of attention: what a hit needs, what is out of reach, what must be kept.
 
-Managers hold no state of requests; that lies in their `BlockTable`s. All lengths are tokens.
+Managers hold no state of requests; that lies in their `BlockTable`s. All lengths are tokens: of a
+step that needs slots up to `tokens`, `main` leaves out the lookahead of a drafter, and `encoder` is
+the length of the encoder's output, which cross attention alone stores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-from prefixhash.cache.options import CacheOptions
-from prefixhash.cache.tables import BlockTable
+from prefixhash.cache.options import CacheOptions, GroupShape
+from prefixhash.cache.tables import UNBOUNDED, BlockTable
 from prefixhash.pool import BlockPool
 
 
 def ceil_div(value: int, divisor: int) -> int:
     """Smallest integer that is not below value / divisor."""
     return -(-value // divisor)
-
-
-class Slots(NamedTuple):
-    """Up to where a request needs slots, in tokens.
-
-    `tokens` counts all, `main` leaves out the lookahead of a drafter, `encoder` counts the tokens
-    of the encoder's output, which cross attention alone stores.
-    """
-
-    tokens: int
-    main: int
-    encoder: int
-
-
-class GroupShape(NamedTuple):
-    """What decides which blocks a group needs; groups of one manager and shape need the same.
-
-    `reach` is the length of the window or chunk in tokens, 0 where there is none; the other fields
-    are those of `CacheGroup`.
-    """
-
-    block_size: int
-    reach: int = 0
-    speculative_blocks: int = 0
-    eagle: bool = False
 
 
 class AttentionManager:
@@ -122,25 +99,39 @@ class AttentionManager:
         """Tokens from the start that the token at position `num_computed` does not attend to."""
         return 0
 
-    def blocks_wanted(self, table: BlockTable, slots: Slots) -> int:
-        """New blocks for a request that holds blocks, so that all of `slots` have a place."""
-        return max(ceil_div(slots.tokens, self.block_size) - len(table.blocks), 0)
+    def blocks_wanted(self, table: BlockTable, tokens: int, main: int, encoder: int) -> int:
+        """New blocks for a request that holds blocks, so that all tokens have slots."""
+        return max(ceil_div(tokens, self.block_size) - len(table.blocks), 0)
+
+    def num_slots(self, table: BlockTable) -> int:
+        """A step that ends at so many tokens, lookahead included, wants no new block."""
+        return len(table.blocks) * self.block_size
+
+    def next_release(self, num_computed: int) -> int:
+        """The least number of computed tokens, above `num_computed`, that may free a block."""
+        return UNBOUNDED
 
     def blocks_to_admit(
-        self, hit: Sequence[int], num_computed: int, slots: Slots, capped: bool
+        self,
+        hit: Sequence[int],
+        num_computed: int,
+        tokens: int,
+        main: int,
+        encoder: int,
+        capped: bool,
     ) -> int:
         """New blocks for a request that holds none but takes the blocks of `hit`.
 
         `capped` asks for the whole life of the request, in which blocks are recycled.
         """
-        required = ceil_div(slots.tokens, self.block_size)
+        required = ceil_div(tokens, self.block_size)
         first = max(self.skipped_tokens(num_computed) // self.block_size, len(hit))
         new = max(required - first, 0)
         if capped and self.cap is not None:
             new = min(new, max(self.cap - sum(map(bool, hit)), 0))
         return new
 
-    def grow(self, table: BlockTable, slots: Slots, new: list[int]) -> None:
+    def grow(self, table: BlockTable, main: int, new: list[int]) -> None:
         """Put as many new blocks as `blocks_wanted` or `blocks_to_admit` asked for in the table."""
         table.blocks.extend(new)
 
@@ -232,6 +223,11 @@ class SlidingWindowManager(AttentionManager):
         """Tokens before the window of the token at position `num_computed`."""
         return max(num_computed - self.window + 1, 0)
 
+    def next_release(self, num_computed: int) -> int:
+        """Where the window leaves the block that it begins in."""
+        first = self.skipped_tokens(num_computed) // self.block_size
+        return (first + 1) * self.block_size + self.window - 1
+
     def keep_mask(
         self, start: int, end: int, interval: int | None, boundaries: Sequence[int]
     ) -> list[bool] | None:
@@ -293,6 +289,10 @@ class ChunkedLocalManager(AttentionManager):
     def skipped_tokens(self, num_computed: int) -> int:
         """Tokens before the chunk of the token at position `num_computed`."""
         return num_computed // self.chunk * self.chunk
+
+    def next_release(self, num_computed: int) -> int:
+        """The end of the chunk."""
+        return self.skipped_tokens(num_computed) + self.chunk
 
 
 def _blocks_of(manager: AttentionManager, num_tokens: int, max_model_len: int | None) -> int:

@@ -86,6 +86,19 @@ def options_of(options: Any, settings: Mapping[str, Any]) -> CacheOptions:
     return replace(given, **settings) if settings else given
 
 
+class GroupShape(NamedTuple):
+    """What decides which blocks a group needs; groups of one manager and shape need the same.
+
+    `reach` is the length of the window or chunk in tokens, 0 where there is none; the other fields
+    are those of `CacheGroup`.
+    """
+
+    block_size: int
+    reach: int = 0
+    speculative_blocks: int = 0
+    eagle: bool = False
+
+
 class CacheUnits(NamedTuple):
     """Lengths, in tokens, that follow from the options and the groups together.
 

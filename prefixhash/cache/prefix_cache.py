@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from prefixhash._arguments import flag, integer
-from prefixhash.cache.allocation import Allocator, Step
+from prefixhash.cache.allocation import Allocator
 from prefixhash.cache.build import CacheParts
 from prefixhash.cache.checks import (
     check_cache,
@@ -17,15 +16,17 @@ from prefixhash.cache.checks import (
     check_request,
     check_shape,
     check_unchanged,
+    numbers_of,
 )
 from prefixhash.cache.groups import CacheGroup, as_groups
+from prefixhash.cache.interface import CachedRequest, CacheHit
 from prefixhash.cache.kinds import FULL_ATTENTION
 from prefixhash.cache.managers import AttentionManager
 from prefixhash.cache.options import CacheOptions, options_of
 from prefixhash.cache.scheduling import chunk_end, common_blocks, last_hit
 from prefixhash.cache.stats import CacheStats, StatsCounter
-from prefixhash.cache.tables import CachedRequest, CacheHit, Held
-from prefixhash.errors import InvalidRequestError
+from prefixhash.cache.tables import UNBOUNDED, Held
+from prefixhash.errors import InvalidArgumentError, InvalidRequestError
 from prefixhash.events import Event
 from prefixhash.pool import BlockPool
 
@@ -75,6 +76,14 @@ class PrefixCache:
         self._publisher = parts.publisher
         self._verifier = parts.verifier
         self._allocator = Allocator(parts.managers, parts.pool, options)
+        # Read at every call: kept beside the options, from which they come.
+        self._hasher = options.block_hasher
+        self._report_reuse = options.report_reuse
+        self._whole_sequence = options.whole_sequence
+        self._caching: bool = parts.pool.enable_caching
+        self._has_state: bool = parts.publisher.has_state
+        self._no_hit = CacheHit.none(len(parts.managers))
+        self._num_batches = 0
         self._held: dict[str, Held] = {}
         self._preempted: set[str] = set()
         self._counter = StatsCounter()
@@ -95,9 +104,9 @@ class PrefixCache:
             InvalidRequestError: the request is not hashed, or not at `hash_block_size`.
         """
         check_request(request)
-        if not self.pool.enable_caching:
-            return CacheHit.none(len(self._managers))
-        check_hashes(request, self.hash_block_size, self.options.block_hasher)
+        if not self._caching:
+            return self._no_hit
+        check_hashes(request, self.hash_block_size, self._hasher)
         limit = request.num_tokens - 1  # the last token is computed in any case
         hit = self._search.find(request.block_hashes, limit)
         while self._verifier is not None and hit.num_tokens:
@@ -118,7 +127,7 @@ class PrefixCache:
         *,
         num_encoder_tokens: int = 0,
         whole_sequence: bool | None = None,
-    ) -> tuple[list[int], ...] | None:
+    ) -> tuple[Sequence[int], ...] | None:
         """Slots for the next step: `num_new_tokens` behind all tokens computed or in flight.
 
         The first call for a request admits it; `hit` gives it the blocks of a lookup, and the new
@@ -136,60 +145,117 @@ class PrefixCache:
                 its computed tokens; a hit for a request that holds blocks.
             InvalidArgumentError: a number of tokens is out of range.
         """
-        step = Step.of(num_new_tokens, num_lookahead_tokens, num_encoder_tokens)
+        new, lookahead = num_new_tokens, num_lookahead_tokens
+        if type(new) is not int or new < 1:
+            new = integer("num_new_tokens", new, 1)
+        if type(lookahead) is not int or lookahead < 0:
+            lookahead = integer("num_lookahead_tokens", lookahead)
+        encoder = num_encoder_tokens
+        if type(encoder) is not int or encoder < 0:
+            encoder = integer("num_encoder_tokens", encoder)
         held = self._find(request)
-        if held is not None:
-            check_unchanged(held, request)
-            if hit is not None:
+        if held is None:
+            whole = self._whole_sequence
+            if whole_sequence is not None:
+                whole = flag("whole_sequence", whole_sequence)
+            return self._admit(request, hit, new, lookahead, encoder, whole)
+        check_unchanged(held, request)
+        if hit is not None:
+            raise InvalidRequestError(
+                "hit", hit, "the request holds blocks: only its first step can take a hit"
+            )
+        return self._allocator.extend(held, new, lookahead, encoder)
+
+    def allocate_batch(
+        self,
+        requests: Sequence[CachedRequest],
+        num_new_tokens: Sequence[int] | int = 1,
+        num_lookahead_tokens: int = 0,
+    ) -> list[tuple[Sequence[int], ...] | None]:
+        """`allocate` for requests that hold blocks, in the order given: one call for a step.
+
+        `num_new_tokens` is one number for all, or one for each. A request for which blocks are
+        lacking gets None and stays as it was; the ones behind it are tried all the same, and the
+        scheduler decides whom to preempt. A call that raises has changed nothing.
+
+        Returns:
+            Per request what `allocate` returns.
+
+        Raises:
+            InvalidRequestError: a request holds no blocks, stands twice in the batch, or was cut
+                below its computed tokens.
+            InvalidArgumentError: a number of tokens is out of range, or one is lacking.
+        """
+        lookahead = integer("num_lookahead_tokens", num_lookahead_tokens)
+        helds = self._batch(requests)
+        news = numbers_of("num_new_tokens", num_new_tokens, len(helds), 1)
+        allocator = self._allocator
+        return [
+            allocator.extend(held, new, lookahead, 0) for held, new in zip(helds, news, strict=True)
+        ]
+
+    def _batch(self, requests: Sequence[CachedRequest]) -> list[Held]:
+        """What the requests of a batch hold; each may stand in it once."""
+        if not isinstance(requests, (list, tuple)):
+            raise InvalidArgumentError("requests", requests, "must be a list of requests")
+        self._num_batches += 1
+        helds: list[Held] = []
+        for request in requests:
+            held = self._running(request, True)
+            if held.batch == self._num_batches:
                 raise InvalidRequestError(
-                    "hit", hit, "the request holds blocks: only its first step can take a hit"
+                    "requests", request.request_id, "stands in the batch twice: leave one out"
                 )
-            return self._allocator.extend(held, step)
-        whole = self.options.whole_sequence
-        if whole_sequence is not None:
-            whole = flag("whole_sequence", whole_sequence)
-        return self._admit(request, hit, step, whole=whole)
+            held.batch = self._num_batches
+            helds.append(held)
+        return helds
 
     def _admit(
-        self, request: CachedRequest, hit: CacheHit | None, step: Step, *, whole: bool
-    ) -> tuple[list[int], ...] | None:
+        self,
+        request: CachedRequest,
+        hit: CacheHit | None,
+        new: int,
+        lookahead: int,
+        encoder: int,
+        whole: bool,
+    ) -> tuple[Sequence[int], ...] | None:
         """The first step of a request. What may raise comes before the first change."""
         check_request(request)
-        num_tokens, caching = request.num_tokens, self.pool.enable_caching
-        held = Held.of(request, self.generation, self.options.block_hasher)
+        num_tokens, caching = request.num_tokens, self._caching
+        held = Held(request, self.generation, self._hasher)
         if hit is None:
-            hit = CacheHit.none(len(self._managers))
+            hit = self._no_hit
         else:
             if caching:
-                check_hashes(request, self.hash_block_size, self.options.block_hasher)
+                check_hashes(request, self.hash_block_size, self._hasher)
             check_hit(request, hit, self._managers, self.pool, self.hash_block_size)
         if self._verifier is not None:
             held.records = self._verifier.records_of(request, hit, self._managers)
-        reuse = (
-            self._publisher.describe_reuse(request, hit.block_ids)
-            if self.options.report_reuse
-            else ()
-        )
+        reuse = None
+        if self._report_reuse:
+            reuse = self._publisher.describe_reuse(request, hit.block_ids)
         if caching:
             held.seal(hit.num_tokens, self.hash_block_size)
         else:
-            held.next_publish = sys.maxsize
-        others = bool(self._held)
-        if whole and not self._allocator.fits_wholly(request, hit, step, others):
+            held.next_publish = UNBOUNDED
+        others = len(self._held) > 0
+        allocator = self._allocator
+        if whole and not allocator.fits_wholly(request, hit, new, encoder, others):
             return None
-        new = self._allocator.admit(held, hit, step, others)
-        if new is None:
+        blocks = allocator.admit(held, hit, new, lookahead, encoder, others)
+        if blocks is None:
             return None
         self._held[request.request_id] = held
         again = request.request_id in self._preempted
         self._preempted.discard(request.request_id)
         self._counter.admitted(num_tokens, hit.num_tokens, self.hash_block_size, again)
-        self._publisher.report_reuse(reuse)
-        return new
+        if reuse is not None:
+            self._publisher.report_reuse(reuse)
+        return blocks
 
     def trim(self, request: CachedRequest) -> None:
         """Give back what has left every attention window, as the next `allocate` would."""
-        self._allocator.trim(self._running(request))
+        self._allocator.trim(self._running(request, True))
 
     # -- commit ----------------------------------------------------------------------------
 
@@ -204,20 +270,54 @@ class PrefixCache:
             InvalidArgumentError: fewer tokens than committed before, more than have slots, or
                 tokens that the request has exchanged since their step was allocated.
         """
-        held = self._running(request)
-        num_computed_tokens = check_commit(held, num_computed_tokens)
-        closed, ends, rejected = held.steps_until(num_computed_tokens)
-        known = min(num_computed_tokens, request.num_tokens)
-        # Most steps of a decode complete no block and have nothing to publish.
-        if num_computed_tokens >= held.next_publish and held.generation == self.generation:
-            check_hashes(request, self.hash_block_size, self.options.block_hasher)
+        held = self._running(request, True)
+        num_computed = check_commit(held, num_computed_tokens)
+        self._commit(held, num_computed)
+
+    def commit_batch(
+        self, requests: Sequence[CachedRequest], num_computed_tokens: Sequence[int] | None = None
+    ) -> None:
+        """`commit` for several requests, in the order given: one call for a step.
+
+        `num_computed_tokens` holds one number for each; None: all steps that were allocated are
+        computed, and nothing was rejected. A call that is refused has changed nothing; only if a
+        hasher raises while the blocks of one request are published, those before it stay committed.
+
+        Raises:
+            InvalidRequestError: a request holds no blocks, stands twice in the batch, or was cut
+                below its computed tokens.
+            InvalidArgumentError: as `commit`, or a number is lacking.
+        """
+        helds = self._batch(requests)
+        numbers: Sequence[int]
+        if num_computed_tokens is None:
+            numbers = [held.num_scheduled for held in helds]
+        else:
+            numbers = numbers_of("num_computed_tokens", num_computed_tokens, len(helds), 0)
+        for held, number in zip(helds, numbers, strict=True):
+            check_commit(held, number)
+        for held, number in zip(helds, numbers, strict=True):
+            self._commit(held, number)
+
+    def _commit(self, held: Held, num_computed: int) -> None:
+        """Close the steps that are over, and publish what they complete."""
+        if num_computed < held.next_publish and held.is_whole_step(num_computed):
+            # Most steps of a decode: nothing rejected, nothing to publish.
+            if self._has_state and not num_computed % self.hash_block_size:
+                held.step_ends.add(num_computed)
+            held.close_step(num_computed)
+            return
+        closed, ends, rejected = held.steps_until(num_computed)
+        known = min(num_computed, held.request.num_tokens)
+        if num_computed >= held.next_publish and held.generation == self.generation:
+            check_hashes(held.request, self.hash_block_size, self._hasher)
             self._publisher.publish(held, known, ends)
-            held.seal(num_computed_tokens, self.hash_block_size)
-        elif self._publisher.has_state:
+            held.seal(num_computed, self.hash_block_size)
+        elif self._has_state:
             for end in ends:
                 if not end % self.hash_block_size:
                     held.step_ends.add(end)
-        held.close_steps(num_computed_tokens, known, closed, rejected)
+        held.close_steps(num_computed, known, closed, rejected)
 
     # -- end -------------------------------------------------------------------------------
 
@@ -228,7 +328,7 @@ class PrefixCache:
         """
         held = self._find(request)
         if held is not None:
-            check_unchanged(held, request, tokens=False)
+            check_unchanged(held, request, False)
             self._allocator.release(self._held.pop(request.request_id))
         self._preempted.discard(request.request_id)
 
@@ -237,7 +337,7 @@ class PrefixCache:
 
         Raises InvalidRequestError if the request holds none.
         """
-        self._running(request, tokens=False)
+        self._running(request, False)
         self._allocator.release(self._held.pop(request.request_id))
         self._preempted.add(request.request_id)
         self._counter.preempted()
@@ -265,7 +365,7 @@ class PrefixCache:
             InvalidRequestError: the request holds no blocks.
             InvalidArgumentError: there is no such group.
         """
-        held = self._running(request, tokens=False)
+        held = self._running(request, False)
         group = integer("group", group, 0, len(held.tables) - 1)
         return list(held.tables[group].blocks)
 
@@ -293,7 +393,7 @@ class PrefixCache:
         same prompt can be hit, and else at multiples of the alignment. Without a state group the
         number is returned as it is.
         """
-        if not self._publisher.has_state:
+        if not self._has_state:
             return num_new_tokens
         num_new_tokens = integer("num_new_tokens", num_new_tokens, 1)
         if hit is not None:
@@ -339,11 +439,11 @@ class PrefixCache:
             check_request(request)  # says what it lacks
             raise
 
-    def _running(self, request: CachedRequest, *, tokens: bool = True) -> Held:
+    def _running(self, request: CachedRequest, tokens: bool) -> Held:
         held = self._find(request)
         if held is None:
             raise InvalidRequestError(
                 "request", request.request_id, "holds no blocks: allocate() admits it first"
             )
-        check_unchanged(held, request, tokens=tokens)
+        check_unchanged(held, request, tokens)
         return held

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from prefixhash.cache.groups import CacheGroup
+from prefixhash.cache.interface import CachedRequest
 from prefixhash.cache.managers import AttentionManager
 from prefixhash.cache.options import CacheOptions, CacheUnits
 from prefixhash.cache.scheduling import last_hit
 from prefixhash.cache.search import coarse_run
-from prefixhash.cache.tables import BlockTable, CachedRequest, Held
+from prefixhash.cache.tables import BlockTable, Held
 from prefixhash.cache.verify import TokenVerifier
 from prefixhash.events import StoredTokens
 from prefixhash.pool import BlockPool

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from prefixhash.cache.interface import CacheHit
 from prefixhash.cache.managers import AttentionManager
-from prefixhash.cache.tables import CacheHit
 
 
 class HitSearch:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from prefixhash.cache.managers import AttentionManager, GroupShape, Slots, ceil_div
-from prefixhash.cache.tables import BlockTable
+from prefixhash.cache.managers import AttentionManager, ceil_div
+from prefixhash.cache.options import GroupShape
+from prefixhash.cache.tables import UNBOUNDED, BlockTable
 
 
 class MambaManager(AttentionManager):
@@ -43,26 +44,40 @@ class MambaManager(AttentionManager):
         """All tokens but the last: the state after it is the only one that is read."""
         return max(num_computed - 1, 0)
 
-    def blocks_wanted(self, table: BlockTable, slots: Slots) -> int:
+    def next_release(self, num_computed: int) -> int:
+        """Where another block holds the state that is read."""
+        return (self.skipped_tokens(num_computed) // self.block_size + 1) * self.block_size + 1
+
+    def num_slots(self, table: BlockTable) -> int:
+        """Up to the end of the running state's block."""
+        return (len(table.blocks) - self.shape.speculative_blocks) * self.block_size
+
+    def blocks_wanted(self, table: BlockTable, tokens: int, main: int, encoder: int) -> int:
         """One block for the new state, and the speculative ones at first.
 
         Lookahead tokens get no slots: drafters have no state layers.
         """
         spare = self.shape.speculative_blocks
-        missing = ceil_div(slots.main, self.block_size) + spare - len(table.blocks)
+        missing = ceil_div(main, self.block_size) + spare - len(table.blocks)
         return max(min(missing, 1 if table.started else 1 + spare), 0)
 
     def blocks_to_admit(
-        self, hit: Sequence[int], num_computed: int, slots: Slots, capped: bool
+        self,
+        hit: Sequence[int],
+        num_computed: int,
+        tokens: int,
+        main: int,
+        encoder: int,
+        capped: bool,
     ) -> int:
         """As `blocks_wanted`, behind the blocks of the hit."""
-        return self.blocks_wanted(BlockTable(list(hit)), slots)
+        return self.blocks_wanted(BlockTable(list(hit)), tokens, main, encoder)
 
-    def grow(self, table: BlockTable, slots: Slots, new: list[int]) -> None:
+    def grow(self, table: BlockTable, main: int, new: list[int]) -> None:
         """Move the running state to a new block; speculative blocks move along with it."""
         blocks = table.blocks
         spare = self.shape.speculative_blocks
-        running = ceil_div(slots.main, self.block_size) - 1  # place of the new running state
+        running = ceil_div(main, self.block_size) - 1  # place of the new running state
         length = len(blocks)
         if running + 1 + spare > length:
             blocks.extend([0] * (running - length))
@@ -111,15 +126,25 @@ class CrossAttentionManager(AttentionManager):
     downward_closed = False
     hashes_suffice = False
 
-    def blocks_wanted(self, table: BlockTable, slots: Slots) -> int:
+    def blocks_wanted(self, table: BlockTable, tokens: int, main: int, encoder: int) -> int:
         """Blocks for the encoder's tokens."""
-        return max(ceil_div(slots.encoder, self.block_size) - len(table.blocks), 0)
+        return max(ceil_div(encoder, self.block_size) - len(table.blocks), 0)
+
+    def num_slots(self, table: BlockTable) -> int:
+        """The decoder's tokens want none."""
+        return UNBOUNDED
 
     def blocks_to_admit(
-        self, hit: Sequence[int], num_computed: int, slots: Slots, capped: bool
+        self,
+        hit: Sequence[int],
+        num_computed: int,
+        tokens: int,
+        main: int,
+        encoder: int,
+        capped: bool,
     ) -> int:
         """Blocks for the encoder's tokens."""
-        return self.blocks_wanted(BlockTable(), slots)
+        return self.blocks_wanted(BlockTable([]), tokens, main, encoder)
 
 
 class EncoderOnlyManager(AttentionManager):
@@ -128,12 +153,22 @@ class EncoderOnlyManager(AttentionManager):
     cacheable = False
     downward_closed = False
 
-    def blocks_wanted(self, table: BlockTable, slots: Slots) -> int:
+    def blocks_wanted(self, table: BlockTable, tokens: int, main: int, encoder: int) -> int:
         """None."""
         return 0
 
+    def num_slots(self, table: BlockTable) -> int:
+        """No step wants any."""
+        return UNBOUNDED
+
     def blocks_to_admit(
-        self, hit: Sequence[int], num_computed: int, slots: Slots, capped: bool
+        self,
+        hit: Sequence[int],
+        num_computed: int,
+        tokens: int,
+        main: int,
+        encoder: int,
+        capped: bool,
     ) -> int:
         """None."""
         return 0

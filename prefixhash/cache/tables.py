@@ -3,109 +3,138 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from prefixhash._arguments import integer
+from prefixhash.cache.interface import CachedRequest
 
-_MOST_GROUPS = 1 << 16  # far above what any model has
+UNBOUNDED = sys.maxsize >> 1  # more tokens than there are; sums with it stay C integers
 
 
-class CachedRequest(Protocol):
-    """What `PrefixCache` reads of a request; `prefixhash.Request` and vLLM's have it.
+class BlockTable:
+    """The blocks of one request in one group, in order of tokens; 0 where none is needed.
 
-    `num_prompt_tokens` is read with sparse retention or state groups only, `all_token_ids` with
-    events or `verify_tokens` only. Three more are read where they exist, as on our `Request`:
-    `block_hasher` (is it hashed as this cache needs it?), `num_truncations` and `lowest_cut_since`
-    (was it cut and grown again?).
+    `num_cached`: blocks from the start on which commit has decided, whether or not it cached them.
+    `retired`: blocks from the start that were given back because no later token attends to them.
+    `started`: of a state group, whether this request has allocated a state of its own.
     """
 
-    @property
-    def request_id(self) -> str: ...
-    @property
-    def num_tokens(self) -> int: ...
-    @property
-    def num_prompt_tokens(self) -> int: ...
-    @property
-    def block_hashes(self) -> list[bytes]: ...
-    @property
-    def all_token_ids(self) -> Sequence[int]: ...
+    __slots__ = ("blocks", "num_cached", "retired", "started")
+
+    def __init__(self, blocks: list[int], num_cached: int = 0, retired: int = 0) -> None:
+        self.blocks = blocks
+        self.num_cached = num_cached
+        self.retired = retired
+        self.started = False
 
 
-@dataclass(slots=True)
-class BlockTable:
-    """The blocks of one request in one group, in order of tokens; 0 where none is needed."""
-
-    blocks: list[int] = field(default_factory=list)
-    # Blocks from the start on which commit has decided, whether or not it cached them.
-    num_cached: int = 0
-    # Blocks from the start that were given back because no later token attends to them.
-    retired: int = 0
-    # State groups: whether this request has allocated a state of its own.
-    started: bool = False
-
-
-@dataclass(slots=True)
 class Held:
-    """A request that holds blocks."""
+    """A request that holds blocks: its tables, and how far it has come.
 
-    request: Any
-    generation: int
-    tables: list[BlockTable] = field(default_factory=list)
-    # Tokens whose KV is known to be right: hits, then what commit reported.
-    num_computed: int = 0
-    # Sizes of the steps that were allocated and not yet committed, oldest first.
-    open_steps: list[int] = field(default_factory=list)
-    # For each, up to where it read tokens that the request knew when it was allocated; 0 for none.
-    open_given: list[int] = field(default_factory=list)
-    # Ends of hash blocks at which a step ended, as far as a state there may still be published.
-    step_ends: set[int] = field(default_factory=set)
-    # Fewer computed tokens than this complete no hash block: there is nothing to publish.
-    next_publish: int = 0
-    # Where requests with this prefix were seen to part, 0 if nowhere: see CacheHit.
-    junction: int = 0
-    # Computed tokens that the request knew then; it must not become shorter than that.
-    num_known: int = 0
-    # Number and last of the hashes of computed blocks: they must not change afterwards.
-    num_hashes: int = 0
-    last_hash: bytes | None = None
-    # Tokens behind a block that its hash needs, too.
-    lookahead: int = 0
-    # Tokens that the request knew of those scheduled; truncations of it that were looked at, and
-    # the lowest cut into those tokens since the oldest open step was allocated.
-    num_given: int = 0
-    num_truncations: int = 0
-    lowest_cut: int = sys.maxsize
-    # With verify_tokens: one record per hash, see prefixhash.cache.verify.
-    records: list[Any] = field(default_factory=list)
+    Written by hand rather than as a dataclass, because it is a C struct where it is compiled.
+    """
 
-    @classmethod
-    def of(cls, request: CachedRequest, generation: int, hasher: Any) -> Held:
+    __slots__ = (
+        "batch",
+        "generation",
+        "junction",
+        "last_hash",
+        "lookahead",
+        "lowest_cut",
+        "next_publish",
+        "next_release",
+        "num_computed",
+        "num_given",
+        "num_hashes",
+        "num_known",
+        "num_scheduled",
+        "num_slots",
+        "num_truncations",
+        "open_given",
+        "open_steps",
+        "records",
+        "request",
+        "step_ends",
+        "tables",
+        "tells_cuts",
+    )
+
+    def __init__(self, request: CachedRequest, generation: int, hasher: Any) -> None:
         """Of a request that holds nothing yet; `hasher` is the cache's, if it has one."""
         hasher = hasher or getattr(request, "block_hasher", None)
-        profile = getattr(hasher, "profile", None)
-        return cls(
-            request,
-            generation,
-            num_truncations=getattr(request, "num_truncations", 0),
-            lookahead=getattr(profile, "lookahead_tokens", 0),
-        )
+        num_truncations = getattr(request, "num_truncations", None)
+        self.request: Any = request
+        self.generation = generation
+        self.tables: list[BlockTable] = []
+        # Tokens whose KV is known to be right: hits, then what commit reported. Then with those
+        # that are being computed.
+        self.num_computed = 0
+        self.num_scheduled = 0
+        # Sizes of the steps that were allocated and not yet committed, oldest first; and for each
+        # up to where it read tokens that the request knew when it was allocated, 0 for none.
+        self.open_steps: list[int] = []
+        self.open_given: list[int] = []
+        # Ends of hash blocks at which a step ended, as far as a state there may be published.
+        self.step_ends: set[int] = set()
+        # A step up to so many tokens needs no block while fewer than the other number are computed,
+        # since that leaves no window; fewer than the third complete no hash block to publish.
+        self.num_slots = 0
+        self.next_release = 0
+        self.next_publish = 0
+        # Where requests with this prefix were seen to part, 0 if nowhere: see CacheHit.
+        self.junction = 0
+        # Computed tokens that the request knew then; it must not become shorter than that.
+        self.num_known = 0
+        # Number and last of the hashes of computed blocks: they must not change afterwards.
+        self.num_hashes = 0
+        self.last_hash: bytes | None = None
+        # Tokens behind a block that its hash needs, too.
+        self.lookahead: int = getattr(getattr(hasher, "profile", None), "lookahead_tokens", 0)
+        # Tokens that the request knew of those scheduled; whether it tells of truncations, those
+        # that were looked at, and the lowest cut into those tokens since the oldest open step.
+        self.num_given = 0
+        self.tells_cuts = num_truncations is not None
+        self.num_truncations: int = num_truncations or 0
+        self.lowest_cut = UNBOUNDED
+        # The last batch that it stood in.
+        self.batch = 0
+        # With verify_tokens: one record per hash, see prefixhash.cache.verify.
+        self.records: list[Any] = []
 
-    @property
-    def num_scheduled(self) -> int:
-        """Tokens that are computed or being computed."""
-        return self.num_computed + sum(self.open_steps)
+    def is_quiet(self, num_tokens: int) -> bool:
+        """Whether a step up to so many tokens neither needs nor gives back a block."""
+        return num_tokens <= self.num_slots and self.num_computed < self.next_release
+
+    def is_unchanged(self) -> bool:
+        """Whether the tokens that are computed are still those of the request."""
+        if not self.tells_cuts:
+            return self._keeps_hashes()
+        num_truncations = self.request.num_truncations
+        if num_truncations != self.num_truncations:
+            self._note_cuts(num_truncations)
+        return self.lowest_cut >= self.num_computed
 
     def open_step(self, num_tokens: int, end: int) -> None:
         """A step up to `end` was allocated. It reads the tokens as the request has them now."""
         self.open_steps.append(num_tokens)
+        self.num_scheduled = end
         given = self.request.num_tokens
         if given > end:
             given = end
         if given > self.num_given:
             self.num_given = given
         self.open_given.append(given if given > end - num_tokens else 0)
+
+    def is_whole_step(self, num_computed: int) -> bool:
+        """Whether one step is open, and so many tokens are all of it."""
+        return num_computed == self.num_scheduled and len(self.open_steps) == 1
+
+    def close_step(self, num_computed: int) -> None:
+        """The one open step was computed wholly."""
+        known = self.request.num_tokens
+        self.num_known = num_computed if num_computed < known else known
+        self.num_computed = num_computed
+        self.open_steps.pop()
+        self.open_given.pop()
 
     def close_steps(self, num_computed: int, num_known: int, closed: int, rejected: bool) -> None:
         """The first `closed` steps are over; `rejected`: the last one was computed in part only.
@@ -116,12 +145,13 @@ class Held:
         self.num_computed, self.num_known = num_computed, num_known
         del self.open_steps[:closed]
         del self.open_given[:closed]
+        self.num_scheduled = num_computed + sum(self.open_steps)
         if rejected:
             self.num_given = max(self.open_given, default=0)
             if self.lowest_cut >= self.num_given:
-                self.lowest_cut = sys.maxsize
+                self.lowest_cut = UNBOUNDED
 
-    def note_cuts(self, num_truncations: int) -> None:
+    def _note_cuts(self, num_truncations: int) -> None:
         """The request says that it was cut: keep the lowest cut into tokens that steps read."""
         cut: int = self.request.lowest_cut_since(self.num_truncations)
         self.num_truncations = num_truncations
@@ -146,11 +176,11 @@ class Held:
                 ends.append(position)
         return closed, ends, position > num_computed
 
-    def is_like(self, request: CachedRequest) -> bool:
+    def _keeps_hashes(self) -> bool:
         """Whether a request that does not tell of cuts has its computed blocks still."""
-        hashes = request.block_hashes
+        hashes = self.request.block_hashes
         count = self.num_hashes
-        if request.num_tokens < self.num_known or len(hashes) < count:
+        if self.request.num_tokens < self.num_known or len(hashes) < count:
             return False
         return not count or hashes[count - 1] == self.last_hash
 
@@ -163,26 +193,3 @@ class Held:
             self.num_hashes = count
             self.last_hash = hashes[count - 1]
         self.next_publish = (count + 1) * hash_block_size + self.lookahead
-
-
-@dataclass(frozen=True, slots=True)
-class CacheHit:
-    """What a lookup found; a description, which holds nothing and may become stale.
-
-    Attributes:
-        num_tokens: length of the prefix whose KV is in the cache, less than the request's tokens.
-        block_ids: per group the blocks of that prefix in order of tokens; 0 where the group does
-            not need the block. Read only.
-        shared_prefix_tokens: length that at least one group has in the cache although the common
-            hit is shorter, 0 if there is none: other requests share this prefix, and a state group
-            should keep its state there (`PrefixCache.chunk_tokens` ends a step at it).
-    """
-
-    num_tokens: int
-    block_ids: tuple[list[int], ...]
-    shared_prefix_tokens: int = 0
-
-    @classmethod
-    def none(cls, num_groups: int) -> CacheHit:
-        """No hit."""
-        return cls(0, tuple([] for _ in range(integer("num_groups", num_groups, 1, _MOST_GROUPS))))

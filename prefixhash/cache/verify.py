@@ -12,8 +12,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+from prefixhash.cache.interface import CachedRequest, CacheHit
 from prefixhash.cache.managers import AttentionManager
-from prefixhash.cache.tables import CachedRequest, CacheHit
 from prefixhash.errors import StaleHitError
 
 

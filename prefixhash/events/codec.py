@@ -8,6 +8,7 @@ signed 64-bit integers or as bytes, fields that are missing or not known here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable
 from operator import index
 from typing import Any, NamedTuple
@@ -124,7 +125,7 @@ def encode_events(
             type that MessagePack lacks.
     """
     hashes_as_bytes = flag("hashes_as_bytes", hashes_as_bytes)
-    ts = number("ts", ts)
+    ts = number("ts", ts, -math.inf)
     rank = optional_integer("data_parallel_rank", data_parallel_rank)
     wire = [_to_wire(event, hashes_as_bytes) for event in checked_events(events)]
     try:

@@ -329,9 +329,9 @@ def test_without_caching_nothing_need_be_hashed() -> None:
 
 def test_a_request_that_lacks_something_is_not_admitted() -> None:
     cache = PrefixCache.single(10, 16)
-    with pytest.raises(AttributeError):
+    with pytest.raises(InvalidRequestError, match="num_tokens"):
         cache.allocate(SimpleNamespace(request_id="r", block_hashes=[]), 1)  # type: ignore[arg-type]
-    with pytest.raises(AttributeError):
+    with pytest.raises(InvalidRequestError, match="block_hashes"):
         cache.allocate(SimpleNamespace(request_id="r", num_tokens=5), 1)  # type: ignore[arg-type]
     assert (cache.num_running, cache.stats.requests, cache.pool.usage) == (0, 0, 0.0)
     cache.check()

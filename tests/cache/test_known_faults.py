@@ -296,7 +296,7 @@ def test_pc_075_drafts_are_not_published() -> None:
     cache.commit(request, 16)  # all drafts rejected
     assert cache.pool.num_cached_blocks == 1
     assert cache.lookup(ask(cache, [*range(15), 900, 5])).num_tokens == 16
-    assert cache.allocate(request, 4) == ([],)  # again from token 16 on: the slots are there
+    assert cache.allocate(request, 4) == ((),)  # again from token 16 on: the slots are there
     request.append_token_ids([7, 8])
     cache.commit(request, 18)
     assert cache.pool.num_cached_blocks == 1

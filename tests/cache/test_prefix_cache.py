@@ -80,7 +80,7 @@ def test_lookup_refuses_a_request_that_is_not_hashed() -> None:
     with pytest.raises(InvalidRequestError, match="enable_caching=False"):
         PrefixCache.single(10, 16).lookup(request)
     cache = PrefixCache.single(10, 16, enable_caching=False)
-    assert cache.lookup(request) == CacheHit(0, ([],))
+    assert cache.lookup(request) == CacheHit(0, ((),))
     assert cache.allocate(request, 128) is not None
     cache.commit(request, 128)
     cache.free(request)
@@ -147,7 +147,7 @@ def test_allocate_stops_at_the_model_length() -> None:
     cache = PrefixCache.single(10, 16, max_model_len=40)
     request = ask(cache, range(36))
     assert cache.allocate(request, 36, num_lookahead_tokens=30) == ([1, 2, 3],)
-    assert cache.allocate(request, 4, num_lookahead_tokens=30) == ([],)
+    assert cache.allocate(request, 4, num_lookahead_tokens=30) == ((),)
 
 
 def test_allocate_watermark_is_for_admissions_beside_others() -> None:

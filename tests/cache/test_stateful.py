@@ -139,7 +139,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert real is None
             assert self.state() == before
         else:
-            assert list(real) == expected
+            assert list(map(list, real)) == expected
 
     @rule(i=small, new=st.integers(1, 12), ahead=st.integers(0, 3))
     def extend(self, i: int, new: int, ahead: int) -> None:
