@@ -5,11 +5,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import index
 from typing import Any
 
+from prefixhash._arguments import integer, is_flag, text
 from prefixhash.errors import InvalidRequestError
-from prefixhash.request.tokens import is_integer, token_array
+from prefixhash.request.tokens import token_array
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,8 @@ class PlaceholderRange:
 
     def __post_init__(self) -> None:
         for name in ("offset", "length"):
-            value = as_index(getattr(self, name), name)
-            if value < 0:
-                raise InvalidRequestError(name, value, "must be 0 or more tokens")
-            object.__setattr__(self, name, value)
+            tokens = integer(name, getattr(self, name), error=InvalidRequestError)
+            object.__setattr__(self, name, tokens)
 
     @property
     def end(self) -> int:
@@ -45,8 +43,8 @@ class MultiModalFeature:
     modality: str = "image"
 
     def __post_init__(self) -> None:
-        check_text(self.identifier, "identifier", "the content identity of the item")
-        check_text(self.modality, "modality", "such as 'image', 'audio' or 'video'")
+        check_text("identifier", self.identifier, "the content identity of the item")
+        check_text("modality", self.modality, "such as 'image', 'audio' or 'video'")
         if not isinstance(self.mm_position, PlaceholderRange):
             raise InvalidRequestError(
                 "mm_position", self.mm_position, "must be a PlaceholderRange(offset, length)"
@@ -67,9 +65,9 @@ class LoRARequest:
     revision: str = ""
 
     def __post_init__(self) -> None:
-        check_text(self.lora_name, "lora_name", "the name of the adapter")
-        check_text(self.lora_path, "lora_path", "a path, or ''", empty=True)
-        check_text(self.revision, "revision", "a version of the weights, or ''", empty=True)
+        check_text("lora_name", self.lora_name, "the name of the adapter")
+        check_text("lora_path", self.lora_path, "a path, or ''", empty=True)
+        check_text("revision", self.revision, "a version of the weights, or ''", empty=True)
 
 
 def prompt_ids(token_ids: Any, prompt_embeds: Any) -> array[int]:
@@ -120,7 +118,7 @@ def embeds_mask(value: Any, num_prompt_tokens: int, mixed: bool) -> tuple[bool, 
             f"must have one entry per prompt token ({num_prompt_tokens})",
         )
     for i, item in enumerate(mask):
-        if type(item).__name__ not in ("bool", "bool_"):  # numpy's is no bool
+        if not is_flag(item):
             raise InvalidRequestError(f"prompt_is_token_ids[{i}]", item, "must be True or False")
     return tuple(map(bool, mask))
 
@@ -181,26 +179,12 @@ def check_lora(lora_request: Any) -> None:
         raise InvalidRequestError(
             "lora_request", lora_request, "must be a LoRARequest, or have a lora_name"
         )
-    check_text(name, "lora_request.lora_name", "the name of the adapter")
+    check_text("lora_request.lora_name", name, "the name of the adapter")
     for field in ("lora_path", "revision"):
         value = getattr(lora_request, field, "")
-        check_text(value, f"lora_request.{field}", "a string, or ''", empty=True)
+        check_text(f"lora_request.{field}", value, "a string, or ''", empty=True)
 
 
-def check_text(value: object, argument: str, meaning: str, *, empty: bool = False) -> None:
-    if not isinstance(value, str) or not (value or empty):
-        raise InvalidRequestError(
-            argument, value, f"must be a {'' if empty else 'non-empty '}string: {meaning}"
-        )
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequestError(
-            argument, value, "holds a lone surrogate, which UTF-8 cannot encode"
-        ) from None
-
-
-def as_index(value: Any, argument: str) -> int:
-    if not is_integer(value):
-        raise InvalidRequestError(argument, value, "must be an integer")
-    return index(value)
+def check_text(name: str, value: Any, meaning: str, *, empty: bool = False) -> None:
+    """Refuses a field that is no text."""
+    text(name, value, empty=empty, meaning=f": {meaning}", error=InvalidRequestError)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any, overload
 
+from prefixhash._arguments import integer
 from prefixhash.errors import InvalidRequestError
 from prefixhash.request.fields import (
     LoRARequest,
     MultiModalFeature,
-    as_index,
     check_lora,
     check_text,
     embeds_mask,
@@ -35,6 +35,8 @@ class TokenIds(Sequence[int]):
     __slots__ = ("_ids",)
 
     def __init__(self, ids: array[int]) -> None:
+        if not isinstance(ids, array) or ids.typecode != "q":
+            raise InvalidRequestError("ids", ids, "must be an array('q')")
         self._ids = ids
 
     @property
@@ -96,9 +98,9 @@ class Request:
         prompt_is_token_ids: Any = None,
         cache_salt: str | None = None,
     ) -> None:
-        check_text(request_id, "request_id", "the name of the request", empty=True)
+        check_text("request_id", request_id, "the name of the request", empty=True)
         if cache_salt is not None:
-            check_text(cache_salt, "cache_salt", "a string, or None", empty=True)
+            check_text("cache_salt", cache_salt, "the salt, or None", empty=True)
         check_lora(lora_request)
         if block_hasher is not None and not callable(block_hasher):
             raise InvalidRequestError("block_hasher", block_hasher, "must be a BlockHasher")
@@ -200,7 +202,7 @@ class Request:
         A token count does not tell that a request was cut and grew again; this does. 0 for an
         observer that lags more than 32 truncations behind.
         """
-        lag = self._num_truncations - num_truncations
+        lag = self._num_truncations - integer("num_truncations", num_truncations)
         if lag > len(self._cuts):
             return 0
         return min(list(self._cuts)[-lag:]) if lag > 0 else None
@@ -231,11 +233,8 @@ class Request:
         and mask behind it; a cut inside a media item is refused, because what is left of the item
         could not be told from the whole.
         """
-        cut = as_index(num_tokens, "num_tokens")
-        if not 0 <= cut <= len(self._ids):
-            raise InvalidRequestError(
-                "num_tokens", cut, f"must be between 0 and the {len(self._ids)} tokens there are"
-            )
+        there = len(self._ids)
+        cut = integer("num_tokens", num_tokens, 0, there, error=InvalidRequestError)
         if cut < self._mm_end:
             self._check_media_cut(cut)
         hashes = self._hashes_after(cut)

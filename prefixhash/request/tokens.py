@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
+from prefixhash._arguments import is_integer, is_integer_type
 from prefixhash._compiled import NATIVE
 from prefixhash.errors import InvalidRequestError
 
@@ -32,7 +33,10 @@ def reference_token_array(value: Any, argument: str) -> array[int]:
     ids = value if isinstance(value, array) and value.typecode == "q" else _from_buffer(value)
     if ids is None:
         items = _items(value, argument)
-        if set(map(type, items)) - {int}:
+        kinds = set(map(type, items)) - {int}
+        if kinds and all(map(is_integer_type, kinds)):
+            items = list(map(index, items))
+        elif kinds:
             items = [_token_id(item, f"{argument}[{i}]") for i, item in enumerate(items)]
         try:
             ids = array("q", items)
@@ -98,11 +102,6 @@ def _items(value: Any, argument: str) -> Sequence[Any]:
     if isinstance(value, Sequence):
         return list(value)
     raise InvalidRequestError(argument, value, "must be a sequence or buffer of token ids")
-
-
-def is_integer(value: Any) -> bool:
-    """Whether `operator.index` takes it, bools apart: Python's and numpy's integers."""
-    return not isinstance(value, bool) and hasattr(value, "__index__")
 
 
 def _token_id(item: Any, argument: str) -> int:

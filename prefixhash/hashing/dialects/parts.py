@@ -1,0 +1,108 @@
+"""The parts of a request beside its tokens, read off any request object: checked, and by value.
+
+A `Request` has checked its own parts; another engine's request is looked at here, and what cannot
+be hashed is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from prefixhash._arguments import integer, text
+from prefixhash.errors import InvalidRequestError
+from prefixhash.request.tokens import MAX_TOKEN_ID
+
+Keys = tuple[Any, ...]
+
+
+def own(value: Any, argument: str) -> str:
+    """An equal string that is an object of its own; refuses what is no string.
+
+    Pickle writes a back reference for an object that occurs twice. vLLM's engine core decodes each
+    string of a request anew, so there no two values share an object; only the tags do, and strings
+    of at most one Latin-1 character, which are single objects in CPython.
+    """
+    return text(argument, value, error=InvalidRequestError).encode().decode()
+
+
+def adapter(request: Any) -> Any:
+    """The adapter, which has a name; None without one."""
+    lora = getattr(request, "lora_request", None)
+    if lora is not None and not hasattr(lora, "lora_name"):
+        raise InvalidRequestError("lora_request", lora, "must have a lora_name, or be None")
+    return lora
+
+
+def adapter_text(lora: Any, field: str) -> str:
+    """A field of an adapter; an engine's may lack it."""
+    return own(getattr(lora, field, ""), f"lora_request.{field}")
+
+
+def salt(request: Any) -> str:
+    """The salt; empty without one."""
+    value = getattr(request, "cache_salt", None)
+    return "" if value is None else own(value, "cache_salt")
+
+
+def media(request: Any) -> Sequence[Any]:
+    """The media items as they stand in the request."""
+    features = getattr(request, "mm_features", None)
+    if features is None:
+        return ()
+    if not isinstance(features, (list, tuple, Sequence)):
+        raise InvalidRequestError("mm_features", features, "must be a list of items, or None")
+    return features
+
+
+def media_end(request: Any, features: Sequence[Any]) -> int:
+    """The first position behind all media items; O(1) for a `Request`."""
+    end = getattr(request, "mm_end", None)
+    return end if type(end) is int else max((span(item)[1] for item in features), default=0)
+
+
+def span(feature: Any) -> tuple[int, int]:
+    """[offset, end) of a media item."""
+    try:
+        position = feature.mm_position
+        offset, length = position.offset, position.length
+    except AttributeError:
+        problem = "an item must have an identifier and an mm_position of offset and length"
+        raise InvalidRequestError("mm_features", feature, problem) from None
+    start = _tokens(offset)
+    return start, start + _tokens(length)
+
+
+def identifier(feature: Any) -> str:
+    """The content identity of a media item."""
+    return own(getattr(feature, "identifier", None), "mm_features.identifier")
+
+
+def embeds(request: Any) -> Any:
+    """The prompt embeddings, which have a number of rows; None without any."""
+    values = getattr(request, "prompt_embeds", None)
+    if values is not None and not _has_rows(values):
+        problem = "must be a torch tensor or a numpy array of rows, or None"
+        raise InvalidRequestError("prompt_embeds", values, problem)
+    return values
+
+
+def embeddings_as_zero(request: Any, start: int, stop: int) -> Sequence[tuple[int, int]]:
+    """(position, 0) of the positions in [start, stop) of a mixed prompt that hold an embedding."""
+    mask = getattr(request, "prompt_is_token_ids", None)
+    if mask is None:
+        return ()
+    if not (isinstance(mask, (list, tuple)) or _has_rows(mask)):
+        problem = "must be a list of bools, or None"
+        raise InvalidRequestError("prompt_is_token_ids", mask, problem)
+    return [(i, 0) for i, is_token in enumerate(mask[start:stop], start) if not is_token]
+
+
+def _has_rows(values: Any) -> bool:
+    return bool(getattr(values, "shape", ()))
+
+
+def _tokens(number: Any) -> int:
+    if type(number) is int and 0 <= number <= MAX_TOKEN_ID:  # asked twice for each item
+        return number
+    return integer("mm_position", number, 0, MAX_TOKEN_ID, error=InvalidRequestError)
