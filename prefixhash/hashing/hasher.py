@@ -10,6 +10,7 @@ from typing import Any
 from prefixhash._arguments import integer
 from prefixhash.errors import InvalidArgumentError, InvalidRequestError
 from prefixhash.hashing.dialects.base import Extras
+from prefixhash.hashing.dialects.parts import is_plain
 from prefixhash.hashing.profile import HashProfile
 from prefixhash.request import TokenIds
 from prefixhash.request.tokens import token_array
@@ -35,6 +36,11 @@ class BlockHasher:
         self._dialect = profile.dialect
         self._ahead = profile.lookahead_tokens
         self._chain = profile.dialect.chain(profile.algorithm, profile.root)
+        checks = (
+            (profile.dialect.check_dropped, bool(profile.dialect.drops)),
+            (profile.dialect.check_lasting, profile.is_reproducible),
+        )
+        self._checks = [check for check, needed in checks if needed]
         self._parent_sizes = {profile.algorithm.digest_size, len(profile.root)}
 
     def __call__(self, request: Any, /) -> list[bytes]:
@@ -54,14 +60,18 @@ class BlockHasher:
         count = (num_tokens - ahead - start) // size
         if count < 1:
             return []
+        plain = is_plain(request)
         if start:
             parent = self._last_hash(hashes)
         else:
             parent = self.profile.root
-            self.check_request(request)
+            if not plain:
+                self.check_request(request)
         stop = start + count * size
-        ids, offset = self._window(request, start, stop + ahead)
-        extras = self._dialect.extras(request, start, stop, size, ahead, start > 0)
+        ids, offset = self._window(request, start, stop + ahead, plain)
+        extras = None
+        if not plain:
+            extras = self._dialect.extras(request, start, stop, size, ahead, start > 0)
         if ahead:
             extras = _with_lookahead(extras or [None] * count, ids, size, ahead)
         return self._chain(parent, ids, size, extras, offset, offset + count * size)
@@ -113,9 +123,8 @@ class BlockHasher:
         identifier of one process, see `media_identifier`; a profile that is not reproducible takes
         that. `Request` asks this when it is made.
         """
-        self._dialect.check_dropped(request)
-        if self.profile.is_reproducible:
-            self._dialect.check_lasting(request)
+        for check in self._checks:
+            check(request)
 
     def num_full_blocks(self, num_tokens: int) -> int:
         """How many blocks of `num_tokens` tokens can be hashed."""
@@ -133,10 +142,10 @@ class BlockHasher:
         problem = f"must be a list of hashes of {self.profile.algorithm.digest_size} bytes"
         raise InvalidRequestError("block_hashes", hashes, problem)
 
-    def _window(self, request: Any, start: int, stop: int) -> tuple[array[int], int]:
+    def _window(self, request: Any, start: int, stop: int, plain: bool) -> tuple[array[int], int]:
         """An array in which tokens [start, stop) begin at an offset; copied only if need be."""
         tokens = getattr(request, "all_token_ids", None)
-        replaced = self._dialect.replaced_ids(request, start, stop)
+        replaced = () if plain else self._dialect.replaced_ids(request, start, stop)
         if isinstance(tokens, TokenIds):  # validated when they came in
             if not (replaced or self._ahead):
                 return tokens.buffer, start

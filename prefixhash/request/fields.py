@@ -9,7 +9,7 @@ from typing import Any
 
 from prefixhash._arguments import integer, is_flag, text
 from prefixhash.errors import InvalidRequestError
-from prefixhash.request.tokens import token_array
+from prefixhash.request.tokens import MAX_TOKEN_ID, token_array
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class PlaceholderRange:
 
     def __post_init__(self) -> None:
         for name in ("offset", "length"):
-            tokens = integer(name, getattr(self, name), error=InvalidRequestError)
+            value = getattr(self, name)
+            tokens = integer(name, value, 0, MAX_TOKEN_ID, error=InvalidRequestError)
             object.__setattr__(self, name, tokens)
 
     @property
@@ -43,8 +44,8 @@ class MultiModalFeature:
     modality: str = "image"
 
     def __post_init__(self) -> None:
-        check_text("identifier", self.identifier, "the content identity of the item")
-        check_text("modality", self.modality, "such as 'image', 'audio' or 'video'")
+        text("identifier", self.identifier, empty=False, error=InvalidRequestError)
+        text("modality", self.modality, empty=False, error=InvalidRequestError)
         if not isinstance(self.mm_position, PlaceholderRange):
             raise InvalidRequestError(
                 "mm_position", self.mm_position, "must be a PlaceholderRange(offset, length)"
@@ -65,9 +66,9 @@ class LoRARequest:
     revision: str = ""
 
     def __post_init__(self) -> None:
-        check_text("lora_name", self.lora_name, "the name of the adapter")
-        check_text("lora_path", self.lora_path, "a path, or ''", empty=True)
-        check_text("revision", self.revision, "a version of the weights, or ''", empty=True)
+        text("lora_name", self.lora_name, empty=False, error=InvalidRequestError)
+        text("lora_path", self.lora_path, error=InvalidRequestError)
+        text("revision", self.revision, error=InvalidRequestError)
 
 
 def prompt_ids(token_ids: Any, prompt_embeds: Any) -> array[int]:
@@ -179,12 +180,7 @@ def check_lora(lora_request: Any) -> None:
         raise InvalidRequestError(
             "lora_request", lora_request, "must be a LoRARequest, or have a lora_name"
         )
-    check_text("lora_request.lora_name", name, "the name of the adapter")
+    text("lora_request.lora_name", name, empty=False, error=InvalidRequestError)
     for field in ("lora_path", "revision"):
         value = getattr(lora_request, field, "")
-        check_text(f"lora_request.{field}", value, "a string, or ''", empty=True)
-
-
-def check_text(name: str, value: Any, meaning: str, *, empty: bool = False) -> None:
-    """Refuses a field that is no text."""
-    text(name, value, empty=empty, meaning=f": {meaning}", error=InvalidRequestError)
+        text(f"lora_request.{field}", value, error=InvalidRequestError)

@@ -11,9 +11,22 @@ from typing import Any
 
 from prefixhash._arguments import integer, text
 from prefixhash.errors import InvalidRequestError
+from prefixhash.request import PlaceholderRange, Request
 from prefixhash.request.tokens import MAX_TOKEN_ID
 
 Keys = tuple[Any, ...]
+_PARTS = ("lora_request", "mm_features", "cache_salt", "prompt_embeds", "prompt_is_token_ids")
+
+
+def is_plain(request: Any) -> bool:
+    """Whether there are tokens alone, so that no dialect has anything to add or to replace."""
+    if isinstance(request, Request):
+        return request.is_plain
+    for part in _PARTS:
+        value = getattr(request, part, None)
+        if value is not None and not (type(value) in (list, tuple) and not value):
+            return False
+    return True
 
 
 def own(value: Any, argument: str) -> str:
@@ -23,19 +36,21 @@ def own(value: Any, argument: str) -> str:
     string of a request anew, so there no two values share an object; only the tags do, and strings
     of at most one Latin-1 character, which are single objects in CPython.
     """
-    return text(argument, value, error=InvalidRequestError).encode().decode()
+    try:
+        if isinstance(value, str):
+            return value.encode().decode()
+    except UnicodeEncodeError:
+        pass
+    return text(argument, value, error=InvalidRequestError)
 
 
-def adapter(request: Any) -> Any:
-    """The adapter, which has a name; None without one."""
-    lora = getattr(request, "lora_request", None)
-    if lora is not None and not hasattr(lora, "lora_name"):
-        raise InvalidRequestError("lora_request", lora, "must have a lora_name, or be None")
-    return lora
+def adapter_name(lora: Any) -> str:
+    """The name of an adapter, which every adapter has."""
+    return own(getattr(lora, "lora_name", None), "lora_request.lora_name")
 
 
 def adapter_text(lora: Any, field: str) -> str:
-    """A field of an adapter; an engine's may lack it."""
+    """Another field of an adapter; an engine's may lack it."""
     return own(getattr(lora, field, ""), f"lora_request.{field}")
 
 
@@ -69,8 +84,9 @@ def span(feature: Any) -> tuple[int, int]:
     except AttributeError:
         problem = "an item must have an identifier and an mm_position of offset and length"
         raise InvalidRequestError("mm_features", feature, problem) from None
-    start = _tokens(offset)
-    return start, start + _tokens(length)
+    if type(position) is not PlaceholderRange:
+        offset, length = _tokens(offset), _tokens(length)
+    return offset, offset + length
 
 
 def identifier(feature: Any) -> str:
@@ -81,7 +97,9 @@ def identifier(feature: Any) -> str:
 def embeds(request: Any) -> Any:
     """The prompt embeddings, which have a number of rows; None without any."""
     values = getattr(request, "prompt_embeds", None)
-    if values is not None and not _has_rows(values):
+    if values is None:
+        return None
+    if not _has_rows(values):
         problem = "must be a torch tensor or a numpy array of rows, or None"
         raise InvalidRequestError("prompt_embeds", values, problem)
     return values
@@ -103,6 +121,5 @@ def _has_rows(values: Any) -> bool:
 
 
 def _tokens(number: Any) -> int:
-    if type(number) is int and 0 <= number <= MAX_TOKEN_ID:  # asked twice for each item
-        return number
+    # An engine's items may hold numpy integers; they hash like ints, and floats do not pass.
     return integer("mm_position", number, 0, MAX_TOKEN_ID, error=InvalidRequestError)

@@ -79,10 +79,10 @@ class Strict(Dialect):
 def request_keys(request: Any) -> parts.Keys:
     """Adapter and salt."""
     keys: list[Any] = []
-    lora = parts.adapter(request)
+    lora = getattr(request, "lora_request", None)
     if lora is not None:
-        fields = ("lora_name", "lora_path", "revision")
-        keys.append(("lora", *(parts.adapter_text(lora, field) for field in fields)))
+        path, revision = parts.adapter_text(lora, "lora_path"), parts.adapter_text(lora, "revision")
+        keys.append(("lora", parts.adapter_name(lora), path, revision))
     salt = parts.salt(request)
     if salt:
         keys.append(("salt", salt))

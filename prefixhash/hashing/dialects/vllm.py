@@ -143,10 +143,10 @@ class Vllm(Dialect):
 
 def lora_keys(request: Any, tagged: bool) -> Keys:
     """The adapter's name; tagged, with its path."""
-    lora = parts.adapter(request)
+    lora = getattr(request, "lora_request", None)
     if lora is None:
         return ()
-    name = parts.adapter_text(lora, "lora_name")
+    name = parts.adapter_name(lora)
     return (("lora", name, parts.adapter_text(lora, "lora_path")),) if tagged else (name,)
 
 
