@@ -150,7 +150,7 @@ def text(
         except UnicodeEncodeError:
             problem = "holds a lone surrogate, which UTF-8 cannot encode"
             raise error(name, value, problem) from None
-    return value
+    return value if type(value) is str else str.__str__(value)
 
 
 def choice(

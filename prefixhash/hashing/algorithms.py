@@ -2,7 +2,7 @@
 
 The names and the bytes are vLLM's. Serialising is by value: `pickle.dumps` writes a back reference
 where one object occurs twice, so whoever builds a key must see to it that only equal keys share
-objects (`dialects.parts.own`).
+objects (`parts.own`).
 """
 
 from __future__ import annotations

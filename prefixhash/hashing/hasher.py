@@ -10,7 +10,7 @@ from typing import Any
 from prefixhash._arguments import integer
 from prefixhash.errors import InvalidArgumentError, InvalidRequestError
 from prefixhash.hashing.dialects.base import Extras
-from prefixhash.hashing.dialects.parts import is_plain
+from prefixhash.hashing.parts import is_plain
 from prefixhash.hashing.profile import HashProfile
 from prefixhash.request import TokenIds
 from prefixhash.request.tokens import token_array
@@ -53,7 +53,7 @@ class BlockHasher:
         try:
             hashes, num_tokens = request.block_hashes, request.num_tokens
             start = len(hashes) * size
-        except (AttributeError, TypeError) as error:
+        except (AttributeError, OverflowError, TypeError) as error:
             raise _no_request(request) from error
         if type(num_tokens) is not int:
             num_tokens = integer("num_tokens", num_tokens, error=InvalidRequestError)

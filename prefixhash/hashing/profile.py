@@ -124,7 +124,9 @@ class HashProfile:
         lookahead_tokens: Any = 0,
     ) -> HashProfile:
         chosen = dialect.algorithm(algorithm)
-        text("namespace", namespace, error=InvalidProfileError)
+        namespace = text("namespace", namespace, error=InvalidProfileError)
+        if seed is not None:
+            seed = text("seed", seed, error=InvalidProfileError)
         _check_root_arguments(namespace, seed, root, random_root)
         ahead = dialect.lookahead(lookahead_tokens)
         lasting = True
@@ -148,8 +150,6 @@ def _named(name: str) -> Dialect:
 
 
 def _check_root_arguments(namespace: str, seed: Any, root: Any, random_root: Any) -> None:
-    if seed is not None:
-        text("seed", seed, error=InvalidProfileError)
     if root is not None and not (isinstance(root, bytes) and len(root) >= _LEAST_ROOT_BYTES):
         problem = f"must be at least {_LEAST_ROOT_BYTES} bytes"
         raise InvalidProfileError("root", root, problem)

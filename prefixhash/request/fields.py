@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from prefixhash._arguments import integer, is_flag, text
 from prefixhash.errors import InvalidRequestError
-from prefixhash.request.tokens import MAX_TOKEN_ID, token_array
+from prefixhash.request.tokens import MAX_TOKEN_ID, listed, token_array
 
 
 @dataclass(frozen=True)
@@ -108,28 +108,32 @@ def embeds_mask(value: Any, num_prompt_tokens: int, mixed: bool) -> tuple[bool, 
         raise InvalidRequestError(
             "prompt_is_token_ids", value, "needs both token_ids and prompt_embeds"
         )
-    items = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(items, Sequence):
-        raise InvalidRequestError("prompt_is_token_ids", value, "must be a sequence of bools")
-    mask = tuple(items)
+    mask = checked_mask(value, "prompt_is_token_ids")
     if len(mask) != num_prompt_tokens:
         raise InvalidRequestError(
             "prompt_is_token_ids",
             f"{len(mask)} entries",
             f"must have one entry per prompt token ({num_prompt_tokens})",
         )
-    for i, item in enumerate(mask):
+    return mask
+
+
+def checked_mask(value: Any, argument: str, first: int = 0) -> tuple[bool, ...]:
+    """The bools in a sequence, an array or a tensor; errors count its items from `first`."""
+    items = listed(value, argument, "must be a sequence of bools")
+    for i, item in enumerate(items, first):
         if not is_flag(item):
-            raise InvalidRequestError(f"prompt_is_token_ids[{i}]", item, "must be True or False")
-    return tuple(map(bool, mask))
+            raise InvalidRequestError(f"{argument}[{i}]", item, "must be True or False")
+    return tuple(map(bool, items))
 
 
 def sorted_features(
     features: Iterable[Any] | None, num_prompt_tokens: int
 ) -> tuple[MultiModalFeature, ...]:
-    if not isinstance(features, Iterable | None):
-        raise InvalidRequestError("mm_features", features, "must be a list of MultiModalFeature")
-    items = [_feature(item, f"mm_features[{i}]") for i, item in enumerate(features or ())]
+    if features is None:
+        return ()
+    given = listed(features, "mm_features", "must be a list of MultiModalFeature, or None")
+    items = [_feature(item, f"mm_features[{i}]") for i, item in enumerate(given)]
     for i, item in enumerate(items):
         if item.mm_position.end > num_prompt_tokens:
             raise InvalidRequestError(
@@ -163,6 +167,8 @@ def end_of(features: Iterable[MultiModalFeature]) -> int:
 def check_values(values: Any, argument: str) -> None:
     """Refuses arrays whose bytes are not their values: objects, records, sparse, without data."""
     dtype = values.dtype
+    if not (hasattr(dtype, "byteorder") or type(dtype).__module__ == "torch"):
+        raise InvalidRequestError(argument, values, "must be a torch tensor or a numpy array")
     if getattr(dtype, "hasobject", False) or getattr(dtype, "names", None):
         raise InvalidRequestError(argument, f"dtype {dtype}", "must hold numbers")
     layout = str(getattr(values, "layout", "torch.strided"))

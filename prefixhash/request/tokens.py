@@ -18,6 +18,7 @@ from prefixhash.errors import InvalidRequestError
 
 MAX_TOKEN_ID = 2**63 - 1
 _TOKEN_RANGE = "a token id is an integer in [0, 2**63)"
+_TOKENS = "must be a sequence or buffer of token ids"
 _FORMATS = frozenset("bBhHiIlLqQ")
 _WIDE_FORMATS = frozenset("lq")
 _BUFFERS = {("array", "array"), ("builtins", "memoryview"), ("numpy", "ndarray")}
@@ -88,20 +89,29 @@ def _from_buffer(value: Any) -> array[int] | None:
 
 
 def _items(value: Any, argument: str) -> Sequence[Any]:
-    if isinstance(value, (list, tuple)):
-        return value
     if isinstance(value, (str, bytes, bytearray)):
         raise InvalidRequestError(
             argument, value, "must be token ids; give packed ids as memoryview(data).cast('i')"
         )
-    if hasattr(value, "tolist"):
-        items = value.tolist()
-        if isinstance(items, list) and getattr(value, "ndim", 1) == 1:
-            return items
+    if getattr(value, "ndim", 1) != 1:
         raise InvalidRequestError(argument, value, "must be one-dimensional")
-    if isinstance(value, Sequence):
-        return list(value)
-    raise InvalidRequestError(argument, value, "must be a sequence or buffer of token ids")
+    if not (isinstance(value, Sequence) or hasattr(value, "tolist")):
+        raise InvalidRequestError(argument, value, _TOKENS)
+    return listed(value, argument, _TOKENS)
+
+
+def listed(value: Any, argument: str, problem: str) -> Sequence[Any]:
+    """The items of a list or a tuple itself, of an array, a tensor or another iterable as a list.
+
+    `problem` is what is wrong with a value that has none, or more than a list can hold.
+    """
+    if isinstance(value, (list, tuple)):
+        return value
+    try:
+        items = value.tolist() if hasattr(value, "tolist") else value
+        return items if isinstance(items, list) else list(items)
+    except (OverflowError, RuntimeError, TypeError) as error:  # also of a tensor without data
+        raise InvalidRequestError(argument, value, problem) from error
 
 
 def _token_id(item: Any, argument: str) -> int:

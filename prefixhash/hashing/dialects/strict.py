@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from prefixhash.errors import InvalidRequestError
-from prefixhash.hashing import _cbor
+from prefixhash.hashing import _cbor, parts
 from prefixhash.hashing.algorithms import Algorithm
-from prefixhash.hashing.dialects import parts
 from prefixhash.hashing.dialects.base import Dialect, Extras
 from prefixhash.hashing.embeds import embeds_key
 

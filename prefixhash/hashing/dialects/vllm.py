@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 
 from prefixhash._arguments import integer
 from prefixhash.errors import InvalidProfileError
+from prefixhash.hashing import parts
 from prefixhash.hashing.algorithms import Algorithm
-from prefixhash.hashing.dialects import parts
 from prefixhash.hashing.dialects.base import Dialect, Extras
-from prefixhash.hashing.dialects.parts import Keys
 from prefixhash.hashing.embeds import rows_digest
+from prefixhash.hashing.parts import Keys
 
 # What vLLM hashes to get its root when PYTHONHASHSEED is unset (0.29 and newer, SHA-256 only).
 _DEFAULT_SEED = "vllm-none-hash"

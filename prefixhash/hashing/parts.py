@@ -12,6 +12,7 @@ from typing import Any
 from prefixhash._arguments import integer, text
 from prefixhash.errors import InvalidRequestError
 from prefixhash.request import PlaceholderRange, Request
+from prefixhash.request.fields import checked_mask
 from prefixhash.request.tokens import MAX_TOKEN_ID
 
 Keys = tuple[Any, ...]
@@ -99,25 +100,38 @@ def embeds(request: Any) -> Any:
     values = getattr(request, "prompt_embeds", None)
     if values is None:
         return None
-    if not _has_rows(values):
+    if not (getattr(values, "shape", None) and hasattr(values, "dtype")):
         problem = "must be a torch tensor or a numpy array of rows, or None"
         raise InvalidRequestError("prompt_embeds", values, problem)
     return values
 
 
-def embeddings_as_zero(request: Any, start: int, stop: int) -> Sequence[tuple[int, int]]:
-    """(position, 0) of the positions in [start, stop) of a mixed prompt that hold an embedding."""
+def token_mask(request: Any, start: int, stop: int) -> Sequence[bool] | None:
+    """Of the positions in [start, stop) of a mixed prompt, which hold a token; shorter where the
+    prompt ends, None for a prompt that is not mixed."""
     mask = getattr(request, "prompt_is_token_ids", None)
     if mask is None:
+        return None
+    if isinstance(request, Request):
+        mine: tuple[bool, ...] = mask[start:stop]
+        return mine
+    return checked_mask(_part(mask, start, stop), "prompt_is_token_ids", start)
+
+
+def embeddings_as_zero(request: Any, start: int, stop: int) -> Sequence[tuple[int, int]]:
+    """(position, 0) of the positions in [start, stop) of a mixed prompt that hold an embedding."""
+    mask = token_mask(request, start, stop)
+    if mask is None:
         return ()
-    if not (isinstance(mask, (list, tuple)) or _has_rows(mask)):
-        problem = "must be a list of bools, or None"
-        raise InvalidRequestError("prompt_is_token_ids", mask, problem)
-    return [(i, 0) for i, is_token in enumerate(mask[start:stop], start) if not is_token]
+    return [(i, 0) for i, is_token in enumerate(mask, start) if not is_token]
 
 
-def _has_rows(values: Any) -> bool:
-    return bool(getattr(values, "shape", ()))
+def _part(mask: Any, start: int, stop: int) -> Any:
+    try:
+        return mask[start:stop]
+    except (LookupError, TypeError):
+        problem = "must be a sequence of bools, or None"
+        raise InvalidRequestError("prompt_is_token_ids", mask, problem) from None
 
 
 def _tokens(number: Any) -> int:
