@@ -56,12 +56,15 @@ class Dialect(ABC):
     default_algorithm: ClassVar[str]
     drops: ClassVar[tuple[str, ...]] = ()
 
+    def __post_init__(self) -> None:
+        choice("version", self.release, self.releases or ("",), error=InvalidProfileError)
+
     # --- names ------------------------------------------------------------------------------------
 
     @classmethod
     def of(cls, version: Any) -> Dialect:
         """The dialect that a version speaks; `InvalidProfileError` lists the known ones."""
-        return cls(choice("version", version, cls.releases, error=InvalidProfileError))
+        return cls(version)
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -114,7 +117,8 @@ class Dialect(ABC):
         None for a block that has nothing, and for all if none has. `ahead` is the profile's
         lookahead, whose tokens the caller adds: (extras, token, ..., token). `resumed`: an engine
         hashes these blocks in another call than those before them. What holds for the whole request
-        (a salt that becomes part of the root) is an extra of block 0.
+        (a salt that becomes part of the root) is an extra of block 0. A request of tokens alone has
+        no extras and is not asked for.
         """
 
     def replaced_ids(self, request: Any, start: int, stop: int) -> Sequence[tuple[int, int]]:
