@@ -27,7 +27,9 @@ class BlockHasher:
     """
 
     def __init__(self, block_size: int, profile: HashProfile | None = None) -> None:
-        self.block_size = integer("block_size", block_size, 1, sys.maxsize, meaning=" tokens")
+        self.block_size = integer("block_size", block_size, 1, meaning=" tokens")
+        # No prompt is longer, and a kernel counts no further.
+        self._countable_size = min(self.block_size, sys.maxsize)
         if profile is None:
             profile = HashProfile.strict()
         elif not isinstance(profile, HashProfile):
@@ -89,14 +91,14 @@ class BlockHasher:
         elif not isinstance(parent, bytes) or len(parent) not in self._parent_sizes:
             size = self.profile.algorithm.digest_size
             raise InvalidArgumentError("parent", parent, f"must be a block hash of {size} bytes")
-        size, ahead = self.block_size, self._ahead
-        if not ahead:
-            return self._chain.hash_tokens(parent, token_ids, size)
+        if not self._ahead:
+            return self._chain.hash_tokens(parent, token_ids, self._countable_size)
         ids = token_array(token_ids, "token_ids")
         count = self.num_full_blocks(len(ids))
         if count < 1:
             return []
-        extras = _with_lookahead([None] * count, ids, size, ahead)
+        size = self.block_size
+        extras = _with_lookahead([None] * count, ids, size, self._ahead)
         return self._chain(parent, ids, size, extras, 0, count * size)
 
     def extra_keys(self, request: Any, block_index: int) -> tuple[Any, ...] | None:
