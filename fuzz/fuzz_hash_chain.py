@@ -40,7 +40,7 @@ def TestOneInput(data: bytes) -> None:
             raise AssertionError("a block was left out or hashed too early")
         # A vLLM profile follows its engine, whose keys of media and embeddings depend on what was
         # the prompt when they were asked for.
-        comparable = profile.schema.is_strict or not request.mm_features
+        comparable = name == "strict" or not request.mm_features
         if comparable and request.block_hashes != fresh.block_hashes:
             raise AssertionError("a request differs from one that was made at once")
 

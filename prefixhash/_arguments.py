@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from numbers import Integral
 from operator import index
 from typing import Any
 
@@ -21,6 +22,8 @@ _FLAGS = ("bool", "bool_")  # by name, since numpy may be absent; its bool is no
 
 def is_flag(value: Any) -> bool:
     """Whether it is True or False, of Python or of numpy."""
+    if type(value) is bool:
+        return True
     return type(value).__name__ in _FLAGS and not hasattr(value, "__len__")
 
 
@@ -28,13 +31,25 @@ def is_integer(value: Any) -> bool:
     """Whether it is one of Python's or numpy's integers; no bool, no float, no array of several."""
     if type(value) is int:
         return True
-    if is_flag(value) or "bool" in str(getattr(value, "dtype", "")):
+    if is_integer_type(type(value)):
+        return True
+    if _holds_flags(value):
         return False
     try:
         index(value)
     except Exception:  # whatever a foreign type raises: TypeError, RuntimeError of a tensor, ...
         return False
     return True
+
+
+def is_integer_type(kind: type) -> bool:
+    """Whether all values of a type are such integers; one of a tensor's type may be."""
+    return kind is not bool and issubclass(kind, Integral)
+
+
+def _holds_flags(value: Any) -> bool:
+    """Whether it is numpy's bool, or an array or tensor of bools."""
+    return is_flag(value) or "bool" in str(getattr(value, "dtype", ""))
 
 
 def integer(
@@ -135,7 +150,7 @@ def text(
         except UnicodeEncodeError:
             problem = "holds a lone surrogate, which UTF-8 cannot encode"
             raise error(name, value, problem) from None
-    return value
+    return value if type(value) is str else str.__str__(value)
 
 
 def choice(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-UNSIGNED, NEGATIVE, BYTES, TEXT, ARRAY, MAP = range(6)
+UNSIGNED, NEGATIVE, BYTES, TEXT, ARRAY = range(5)
 NULL = b"\xf6"
 _SIMPLE = {False: b"\xf4", True: b"\xf5"}
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 from typing import overload
 
+from prefixhash._arguments import integer
 from prefixhash.errors import InvalidArgumentError
-from prefixhash.request.tokens import is_integer
 
 
 class CoarseBlockHashes(Sequence[bytes]):
@@ -22,10 +21,10 @@ class CoarseBlockHashes(Sequence[bytes]):
     __slots__ = ("_factor", "_hashes")
 
     def __init__(self, block_hashes: Sequence[bytes], factor: int) -> None:
-        if not is_integer(factor) or factor < 1:
-            raise InvalidArgumentError("factor", factor, "must be 1 or more fine blocks per block")
+        if not isinstance(block_hashes, Sequence) or isinstance(block_hashes, (str, bytes)):
+            raise InvalidArgumentError("block_hashes", block_hashes, "must be a list of hashes")
+        self._factor = integer("factor", factor, 1, meaning=", fine blocks per block")
         self._hashes = block_hashes
-        self._factor = index(factor)
 
     def __len__(self) -> int:
         return len(self._hashes) // self._factor

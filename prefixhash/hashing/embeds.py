@@ -9,6 +9,8 @@ import hashlib
 import sys
 from typing import Any
 
+from prefixhash.errors import InvalidRequestError
+from prefixhash.hashing import parts
 from prefixhash.request.fields import check_values
 
 _NO_ROWS = hashlib.sha256().digest()
@@ -32,12 +34,15 @@ def embeds_key(request: Any, start: int, end: int) -> tuple[Any, ...] | None:
     embeds = getattr(request, "prompt_embeds", None)
     if embeds is None or start >= embeds.shape[0]:
         return None
-    mask = getattr(request, "prompt_is_token_ids", None)
     used = range(start, min(end, embeds.shape[0]))
-    if mask is None or not any(mask[start:end]):
+    mask = parts.token_mask(request, start, used.stop)
+    if mask is not None and len(mask) < len(used):
+        problem = f"ends within the {embeds.shape[0]} rows of prompt_embeds"
+        raise InvalidRequestError("prompt_is_token_ids", f"{start + len(mask)} entries", problem)
+    if mask is None or not any(mask):
         digest, count = rows_digest(request, start, end), len(used)
     else:
-        rows = [i for i in used if not mask[i]]
+        rows = [i for i, is_token in enumerate(mask, start) if not is_token]
         if not rows:
             return None
         # A key of its own: vLLM's digest under (start, end) covers the unused rows as well.
@@ -67,6 +72,8 @@ def dtype_name(values: Any) -> str:
 
 def _kept_digest(request: Any, key: tuple[Any, ...], rows: slice | list[int]) -> bytes:
     digests = getattr(request, "_prompt_embeds_per_block_hashes", None)
+    if not isinstance(digests, dict):
+        digests = None
     digest: bytes | None = None if digests is None else digests.get(key)
     if digest is None:
         check_values(request.prompt_embeds, "prompt_embeds")

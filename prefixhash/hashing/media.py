@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from prefixhash._arguments import text
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.hashing import _cbor
 from prefixhash.hashing.embeds import dtype_name, raw_bytes
@@ -54,12 +55,18 @@ def _feed(value: Any, digest: Any, depth: int) -> None:
 
 
 def _scalar(value: Any) -> bytes:
-    if isinstance(value, int) and not isinstance(value, bool) and not -(2**64) <= value < 2**64:
-        return _cbor.encode(("int", str(int(value))))
-    try:
+    if value is None or isinstance(value, bool):
         return _cbor.encode(("scalar", value))
-    except UnicodeEncodeError:
-        raise InvalidArgumentError("value", value, "holds a lone surrogate") from None
+    if isinstance(value, str):
+        return _cbor.encode(("scalar", text("value", value)))
+    number = int(value)
+    if -(2**64) <= number < 2**64:
+        return _cbor.encode(("scalar", number))
+    try:
+        return _cbor.encode(("int", str(number)))
+    except ValueError:
+        bits = f"an integer of {number.bit_length()} bits"
+        raise InvalidArgumentError("value", bits, "has more digits than Python writes") from None
 
 
 def _feed_bytes(kind: tuple[Any, ...], data: bytes, digest: Any) -> None:

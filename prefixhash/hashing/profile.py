@@ -1,24 +1,21 @@
-"""`HashProfile`: how a block's key is built: algorithm, key schema, root of the chain."""
+"""`HashProfile`: how the hash of a block is made: dialect, algorithm, root of the chain."""
 
 from __future__ import annotations
 
-import os
-import re
 import sys
 import warnings
 from dataclasses import dataclass, field
-from operator import index
+from typing import Any
 
+from prefixhash._arguments import flag, integer, is_integer, text
 from prefixhash.errors import InvalidProfileError
-from prefixhash.hashing import _cbor
-from prefixhash.hashing.algorithms import Algorithm, get_algorithm
-from prefixhash.request.tokens import is_integer
+from prefixhash.hashing import dialects
+from prefixhash.hashing.algorithms import Algorithm
+from prefixhash.hashing.dialects.base import Dialect
+from prefixhash.hashing.dialects.strict import Strict
+from prefixhash.hashing.dialects.vllm import Vllm
 
-# Minor releases whose keys are known, byte for byte; anything else is refused rather than guessed.
-KNOWN_VLLM_MINORS = range(19, 34)
-# What vLLM hashes to get its root when PYTHONHASHSEED is unset (0.29 and newer, SHA-256 only).
-VLLM_DEFAULT_SEED = "vllm-none-hash"
-_STRICT_ROOT_TAG = "prefixhash/1"
+_LEAST_ROOT_BYTES = 16
 
 
 class CollisionRiskWarning(UserWarning):
@@ -26,59 +23,37 @@ class CollisionRiskWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class KeySchema:
-    """What stands in the extras of a block's key.
-
-    `name`: `strict` or the first vLLM release with these keys. `tagged`: each part begins with its
-    kind. `media_from_last`: a call for later blocks looks at the last media item only.
-    `zero_embedding_ids`: of a mixed prompt, positions that hold an embedding count as token 0.
-    """
-
-    name: str
-    tagged: bool
-    media_from_last: bool
-    zero_embedding_ids: bool
-
-    @property
-    def is_strict(self) -> bool:
-        """Whether these are this package's own keys rather than vLLM's."""
-        return self.name == "strict"
-
-
-STRICT = KeySchema("strict", tagged=True, media_from_last=False, zero_embedding_ids=True)
-_VLLM_19 = KeySchema("vllm-0.19", tagged=False, media_from_last=True, zero_embedding_ids=False)
-_VLLM_29 = KeySchema("vllm-0.29", tagged=False, media_from_last=True, zero_embedding_ids=True)
-_VLLM_31 = KeySchema("vllm-0.31", tagged=True, media_from_last=False, zero_embedding_ids=True)
-
-
-@dataclass(frozen=True)
 class HashProfile:
-    """How the hash of a block is made. Build it with `strict` or `vllm`.
+    """How the hash of a block is made. Build it with `strict`, `vllm` or `parse`.
 
     `root` is the parent of every first block. `lookahead_tokens` tokens after a block stand in its
     key, and the block is hashed only once they exist. `is_reproducible` is False where the root is
     random: hashes of such a profile mean nothing to another process.
     """
 
-    name: str
+    name: str = field(init=False)
     algorithm: Algorithm
-    schema: KeySchema
+    dialect: Dialect = field(repr=False)
     root: bytes = field(repr=False)
     lookahead_tokens: int = 0
     is_reproducible: bool = True
 
     def __post_init__(self) -> None:
-        ahead = self.lookahead_tokens
-        if not is_integer(ahead) or ahead < 0:
-            raise InvalidProfileError("lookahead_tokens", ahead, "must be 0 or more tokens")
-        object.__setattr__(self, "lookahead_tokens", index(ahead))
-        if ahead and self.schema != _VLLM_31:
-            raise InvalidProfileError("lookahead_tokens", ahead, "only vLLM's keys have them")
+        for name, kind in (("algorithm", Algorithm), ("dialect", Dialect), ("root", bytes)):
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                problem = f"must be of type {kind.__name__}: build profiles with strict or vllm"
+                raise InvalidProfileError(name, value, problem)
+        ahead = self.dialect.lookahead(self.lookahead_tokens)
+        lasting = flag("is_reproducible", self.is_reproducible, error=InvalidProfileError)
+        object.__setattr__(self, "name", self.dialect.name)
+        object.__setattr__(self, "lookahead_tokens", ahead)
+        object.__setattr__(self, "is_reproducible", lasting)
 
     @classmethod
     def strict(
         cls,
-        algorithm: str = "sha256_cbor",
+        algorithm: str = Strict.default_algorithm,
         namespace: str = "",
         *,
         seed: str | None = None,
@@ -92,25 +67,13 @@ class HashProfile:
         `root` sets the root bytes themselves, `random_root` draws them. An xxhash algorithm, whose
         collisions can be made offline, gets a random root unless `seed` or `root` is given.
         """
-        chosen = get_algorithm(algorithm)
-        _check_root_arguments(seed, root, random_root)
-        _check_text(namespace, "namespace")
-        if root is not None and namespace:
-            raise InvalidProfileError("namespace", namespace, "root is given, which replaces it")
-        if not chosen.collision_resistant and seed is None and root is None:
-            random_root = True
-        if root is None:
-            nonce = os.urandom(32) if random_root else None
-            # CBOR for every algorithm: no pickle, whose bytes could tell equal strings apart.
-            root = chosen.digest(_cbor.encode((_STRICT_ROOT_TAG, namespace, seed, nonce)))
-        _warn_of_collisions(chosen)
-        return cls("strict", chosen, STRICT, root, is_reproducible=not random_root)
+        return cls._of(Strict(), algorithm, namespace, seed, root, random_root)
 
     @classmethod
     def vllm(
         cls,
         version: str,
-        algorithm: str = "sha256",
+        algorithm: str = Vllm.default_algorithm,
         seed: str | int | None = None,
         *,
         lookahead_tokens: int = 0,
@@ -125,21 +88,10 @@ class HashProfile:
         NONE_HASH. `lookahead_tokens` (0.33): the L > 0 tokens after a block that an EAGLE-type
         drafter adds to its key.
         """
-        minor = _vllm_minor(version)
-        chosen = get_algorithm(algorithm)
-        if isinstance(seed, int) and not isinstance(seed, bool):
-            seed = str(seed)
-        _check_root_arguments(seed, root, random_root)
-        if lookahead_tokens and minor < 33:
-            raise InvalidProfileError(
-                "lookahead_tokens", lookahead_tokens, "vLLM has them since 0.33: use 0"
-            )
-        if root is None:
-            root = _vllm_root(minor, chosen, seed, random_root)
-        schema = _VLLM_31 if minor >= 31 else _VLLM_29 if minor >= 29 else _VLLM_19
-        _warn_of_collisions(chosen)
-        name = f"vllm:0.{minor}"
-        return cls(name, chosen, schema, root, lookahead_tokens, is_reproducible=not random_root)
+        dialect = Vllm.of(version)
+        if is_integer(seed):
+            seed = str(integer("seed", seed, None))
+        return cls._of(dialect, algorithm, "", seed, root, random_root, lookahead_tokens)
 
     @classmethod
     def parse(
@@ -151,70 +103,65 @@ class HashProfile:
         namespace: str = "",
         random_root: bool = False,
     ) -> HashProfile:
-        """The profile that a command line names: `strict` or `vllm:VERSION`."""
-        if name == "strict":
-            algorithm = algorithm or "sha256_cbor"
-            return cls.strict(algorithm, namespace, seed=seed, random_root=random_root)
-        engine, _, version = name.partition(":")
-        if engine != "vllm" or not version:
-            raise InvalidProfileError("profile", name, f"known: {', '.join(known_profiles())}")
-        if namespace:
-            raise InvalidProfileError("namespace", namespace, "vLLM's keys have none: use strict")
-        return cls.vllm(version, algorithm or "sha256", seed, random_root=random_root)
+        """The profile that a command line names, such as `strict` or `vllm:VERSION`.
+
+        `known_profiles` lists the names; without an `algorithm` it is the dialect's own.
+        """
+        dialect = _named(text("profile", name, error=InvalidProfileError))
+        if algorithm is None:
+            algorithm = dialect.default_algorithm
+        return cls._of(dialect, algorithm, namespace, seed, None, random_root)
+
+    @classmethod
+    def _of(
+        cls,
+        dialect: Dialect,
+        algorithm: Any,
+        namespace: Any,
+        seed: Any,
+        root: Any,
+        random_root: Any,
+        lookahead_tokens: Any = 0,
+    ) -> HashProfile:
+        chosen = dialect.algorithm(algorithm)
+        namespace = text("namespace", namespace, error=InvalidProfileError)
+        if seed is not None:
+            seed = text("seed", seed, error=InvalidProfileError)
+        _check_root_arguments(namespace, seed, root, random_root)
+        ahead = dialect.lookahead(lookahead_tokens)
+        lasting = True
+        if root is None:
+            root, lasting = dialect.root(chosen, namespace, seed, bool(random_root))
+        _warn_of_collisions(chosen)
+        return cls(chosen, dialect, root, ahead, lasting)
 
 
 def known_profiles() -> tuple[str, ...]:
     """The names that `HashProfile.parse` takes."""
-    return ("strict", *(f"vllm:0.{minor}" for minor in KNOWN_VLLM_MINORS))
+    return tuple(name for dialect in dialects.DIALECTS for name in dialect.names())
 
 
-def _vllm_minor(version: str) -> int:
-    match = re.fullmatch(
-        r"v?0\.([1-9]\d*)(?:\.\d+)?(?:\.?(?:post|rc|dev)\d+)*(?:\+[\w.]+)?", str(version)
-    )
-    if match is None or int(match[1]) not in KNOWN_VLLM_MINORS:
-        known = ", ".join(f"0.{minor}" for minor in KNOWN_VLLM_MINORS)
-        raise InvalidProfileError("version", version, f"keys are known for vLLM {known}")
-    return int(match[1])
+def _named(name: str) -> Dialect:
+    engine, colon, version = name.partition(":")
+    for dialect in dialects.DIALECTS:
+        if dialect.engine == engine and bool(dialect.releases) == bool(colon) == bool(version):
+            return dialect.of(version) if version else dialect()
+    raise InvalidProfileError("profile", name, f"known: {', '.join(known_profiles())}")
 
 
-def _vllm_root(minor: int, algorithm: Algorithm, seed: object, random_root: bool) -> bytes:
-    fixed = minor >= 29 and algorithm.collision_resistant
-    if seed is None and not random_root and not fixed:
+def _check_root_arguments(namespace: str, seed: Any, root: Any, random_root: Any) -> None:
+    if root is not None and not (isinstance(root, bytes) and len(root) >= _LEAST_ROOT_BYTES):
+        problem = f"must be at least {_LEAST_ROOT_BYTES} bytes"
+        raise InvalidProfileError("root", root, problem)
+    drawn = flag("random_root", random_root, error=InvalidProfileError)
+    if (seed is not None) + (root is not None) + drawn > 1:
         raise InvalidProfileError(
-            "seed",
-            None,
-            f"vLLM 0.{minor} draws a random root for {algorithm.name}: start the engine with "
-            "PYTHONHASHSEED set and give that value as seed, give the engine's NONE_HASH as root, "
-            "or ask for random_root=True",
-        )
-    if not random_root:
-        return algorithm.hash(VLLM_DEFAULT_SEED if seed is None else seed)
-    # Before 0.29 the random bytes were the root themselves, 32 of them even for XXH3-128.
-    return os.urandom(32) if minor < 29 else algorithm.hash(os.urandom(32).hex())
-
-
-def _check_root_arguments(seed: object, root: object, random_root: bool) -> None:
-    if seed is not None:
-        _check_text(seed, "seed")
-    if root is not None and not (isinstance(root, bytes) and len(root) >= 16):
-        raise InvalidProfileError("root", root, "must be at least 16 bytes")
-    if (seed is not None) + (root is not None) + bool(random_root) > 1:
-        raise InvalidProfileError(
-            "random_root" if random_root else "root",
+            "random_root" if drawn else "root",
             random_root or root,
             "give only one of seed, root and random_root",
         )
-
-
-def _check_text(value: object, argument: str) -> None:
-    try:
-        if isinstance(value, str):
-            value.encode()
-            return
-    except UnicodeEncodeError:
-        pass
-    raise InvalidProfileError(argument, value, "must be a string that UTF-8 can encode")
+    if root is not None and namespace:
+        raise InvalidProfileError("namespace", namespace, "root is given, which replaces it")
 
 
 def _warn_of_collisions(algorithm: Algorithm) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from operator import index
 from typing import Any
 
+from prefixhash._arguments import integer, is_flag, text
 from prefixhash.errors import InvalidRequestError
-from prefixhash.request.tokens import is_integer, token_array
+from prefixhash.request.tokens import MAX_TOKEN_ID, listed, token_array
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,9 @@ class PlaceholderRange:
 
     def __post_init__(self) -> None:
         for name in ("offset", "length"):
-            value = as_index(getattr(self, name), name)
-            if value < 0:
-                raise InvalidRequestError(name, value, "must be 0 or more tokens")
-            object.__setattr__(self, name, value)
+            value = getattr(self, name)
+            tokens = integer(name, value, 0, MAX_TOKEN_ID, error=InvalidRequestError)
+            object.__setattr__(self, name, tokens)
 
     @property
     def end(self) -> int:
@@ -45,8 +44,8 @@ class MultiModalFeature:
     modality: str = "image"
 
     def __post_init__(self) -> None:
-        check_text(self.identifier, "identifier", "the content identity of the item")
-        check_text(self.modality, "modality", "such as 'image', 'audio' or 'video'")
+        text("identifier", self.identifier, empty=False, error=InvalidRequestError)
+        text("modality", self.modality, empty=False, error=InvalidRequestError)
         if not isinstance(self.mm_position, PlaceholderRange):
             raise InvalidRequestError(
                 "mm_position", self.mm_position, "must be a PlaceholderRange(offset, length)"
@@ -67,9 +66,9 @@ class LoRARequest:
     revision: str = ""
 
     def __post_init__(self) -> None:
-        check_text(self.lora_name, "lora_name", "the name of the adapter")
-        check_text(self.lora_path, "lora_path", "a path, or ''", empty=True)
-        check_text(self.revision, "revision", "a version of the weights, or ''", empty=True)
+        text("lora_name", self.lora_name, empty=False, error=InvalidRequestError)
+        text("lora_path", self.lora_path, error=InvalidRequestError)
+        text("revision", self.revision, error=InvalidRequestError)
 
 
 def prompt_ids(token_ids: Any, prompt_embeds: Any) -> array[int]:
@@ -109,28 +108,32 @@ def embeds_mask(value: Any, num_prompt_tokens: int, mixed: bool) -> tuple[bool, 
         raise InvalidRequestError(
             "prompt_is_token_ids", value, "needs both token_ids and prompt_embeds"
         )
-    items = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(items, Sequence):
-        raise InvalidRequestError("prompt_is_token_ids", value, "must be a sequence of bools")
-    mask = tuple(items)
+    mask = checked_mask(value, "prompt_is_token_ids")
     if len(mask) != num_prompt_tokens:
         raise InvalidRequestError(
             "prompt_is_token_ids",
             f"{len(mask)} entries",
             f"must have one entry per prompt token ({num_prompt_tokens})",
         )
-    for i, item in enumerate(mask):
-        if type(item).__name__ not in ("bool", "bool_"):  # numpy's is no bool
-            raise InvalidRequestError(f"prompt_is_token_ids[{i}]", item, "must be True or False")
-    return tuple(map(bool, mask))
+    return mask
+
+
+def checked_mask(value: Any, argument: str, first: int = 0) -> tuple[bool, ...]:
+    """The bools in a sequence, an array or a tensor; errors count its items from `first`."""
+    items = listed(value, argument, "must be a sequence of bools")
+    for i, item in enumerate(items, first):
+        if not is_flag(item):
+            raise InvalidRequestError(f"{argument}[{i}]", item, "must be True or False")
+    return tuple(map(bool, items))
 
 
 def sorted_features(
     features: Iterable[Any] | None, num_prompt_tokens: int
 ) -> tuple[MultiModalFeature, ...]:
-    if not isinstance(features, Iterable | None):
-        raise InvalidRequestError("mm_features", features, "must be a list of MultiModalFeature")
-    items = [_feature(item, f"mm_features[{i}]") for i, item in enumerate(features or ())]
+    if features is None:
+        return ()
+    given = listed(features, "mm_features", "must be a list of MultiModalFeature, or None")
+    items = [_feature(item, f"mm_features[{i}]") for i, item in enumerate(given)]
     for i, item in enumerate(items):
         if item.mm_position.end > num_prompt_tokens:
             raise InvalidRequestError(
@@ -164,6 +167,8 @@ def end_of(features: Iterable[MultiModalFeature]) -> int:
 def check_values(values: Any, argument: str) -> None:
     """Refuses arrays whose bytes are not their values: objects, records, sparse, without data."""
     dtype = values.dtype
+    if not (hasattr(dtype, "byteorder") or type(dtype).__module__ == "torch"):
+        raise InvalidRequestError(argument, values, "must be a torch tensor or a numpy array")
     if getattr(dtype, "hasobject", False) or getattr(dtype, "names", None):
         raise InvalidRequestError(argument, f"dtype {dtype}", "must hold numbers")
     layout = str(getattr(values, "layout", "torch.strided"))
@@ -181,26 +186,7 @@ def check_lora(lora_request: Any) -> None:
         raise InvalidRequestError(
             "lora_request", lora_request, "must be a LoRARequest, or have a lora_name"
         )
-    check_text(name, "lora_request.lora_name", "the name of the adapter")
+    text("lora_request.lora_name", name, empty=False, error=InvalidRequestError)
     for field in ("lora_path", "revision"):
         value = getattr(lora_request, field, "")
-        check_text(value, f"lora_request.{field}", "a string, or ''", empty=True)
-
-
-def check_text(value: object, argument: str, meaning: str, *, empty: bool = False) -> None:
-    if not isinstance(value, str) or not (value or empty):
-        raise InvalidRequestError(
-            argument, value, f"must be a {'' if empty else 'non-empty '}string: {meaning}"
-        )
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequestError(
-            argument, value, "holds a lone surrogate, which UTF-8 cannot encode"
-        ) from None
-
-
-def as_index(value: Any, argument: str) -> int:
-    if not is_integer(value):
-        raise InvalidRequestError(argument, value, "must be an integer")
-    return index(value)
+        text(f"lora_request.{field}", value, error=InvalidRequestError)

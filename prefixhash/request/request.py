@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any, overload
 
+from prefixhash._arguments import integer, text
 from prefixhash.errors import InvalidRequestError
 from prefixhash.request.fields import (
     LoRARequest,
     MultiModalFeature,
-    as_index,
     check_lora,
-    check_text,
     embeds_mask,
     end_of,
     prompt_ids,
@@ -35,6 +34,8 @@ class TokenIds(Sequence[int]):
     __slots__ = ("_ids",)
 
     def __init__(self, ids: array[int]) -> None:
+        if not isinstance(ids, array) or ids.typecode != "q":
+            raise InvalidRequestError("ids", ids, "must be an array('q')")
         self._ids = ids
 
     @property
@@ -96,9 +97,9 @@ class Request:
         prompt_is_token_ids: Any = None,
         cache_salt: str | None = None,
     ) -> None:
-        check_text(request_id, "request_id", "the name of the request", empty=True)
+        text("request_id", request_id, error=InvalidRequestError)
         if cache_salt is not None:
-            check_text(cache_salt, "cache_salt", "a string, or None", empty=True)
+            text("cache_salt", cache_salt, meaning=", or None", error=InvalidRequestError)
         check_lora(lora_request)
         if block_hasher is not None and not callable(block_hasher):
             raise InvalidRequestError("block_hasher", block_hasher, "must be a BlockHasher")
@@ -115,6 +116,12 @@ class Request:
         )
         self._mm_features = sorted_features(mm_features, len(ids))
         self._mm_end = end_of(self._mm_features)
+        self._is_plain = (
+            lora_request is None
+            and not cache_salt
+            and prompt_embeds is None
+            and not self._mm_features
+        )
         # Digest of the embedding rows of a block, by (start, end); the name and the keys are those
         # of vLLM's Request, so that a hasher keeps its digests on either.
         self._prompt_embeds_per_block_hashes: dict[Any, bytes] = {}
@@ -143,6 +150,11 @@ class Request:
     def mm_features(self) -> tuple[MultiModalFeature, ...]:
         """The media items by offset; items with one offset stand in the order given."""
         return self._mm_features
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it was made of tokens alone: no adapter, media, embeddings or salt."""
+        return self._is_plain
 
     @property
     def mm_end(self) -> int:
@@ -200,7 +212,7 @@ class Request:
         A token count does not tell that a request was cut and grew again; this does. 0 for an
         observer that lags more than 32 truncations behind.
         """
-        lag = self._num_truncations - num_truncations
+        lag = self._num_truncations - integer("num_truncations", num_truncations)
         if lag > len(self._cuts):
             return 0
         return min(list(self._cuts)[-lag:]) if lag > 0 else None
@@ -231,11 +243,8 @@ class Request:
         and mask behind it; a cut inside a media item is refused, because what is left of the item
         could not be told from the whole.
         """
-        cut = as_index(num_tokens, "num_tokens")
-        if not 0 <= cut <= len(self._ids):
-            raise InvalidRequestError(
-                "num_tokens", cut, f"must be between 0 and the {len(self._ids)} tokens there are"
-            )
+        there = len(self._ids)
+        cut = integer("num_tokens", num_tokens, 0, there, error=InvalidRequestError)
         if cut < self._mm_end:
             self._check_media_cut(cut)
         hashes = self._hashes_after(cut)

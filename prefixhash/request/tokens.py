@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
+from prefixhash._arguments import is_integer, is_integer_type
 from prefixhash._compiled import NATIVE
 from prefixhash.errors import InvalidRequestError
 
 MAX_TOKEN_ID = 2**63 - 1
 _TOKEN_RANGE = "a token id is an integer in [0, 2**63)"
+_TOKENS = "must be a sequence or buffer of token ids"
 _FORMATS = frozenset("bBhHiIlLqQ")
 _WIDE_FORMATS = frozenset("lq")
 _BUFFERS = {("array", "array"), ("builtins", "memoryview"), ("numpy", "ndarray")}
@@ -32,7 +34,10 @@ def reference_token_array(value: Any, argument: str) -> array[int]:
     ids = value if isinstance(value, array) and value.typecode == "q" else _from_buffer(value)
     if ids is None:
         items = _items(value, argument)
-        if set(map(type, items)) - {int}:
+        kinds = set(map(type, items)) - {int}
+        if kinds and all(map(is_integer_type, kinds)):
+            items = list(map(index, items))
+        elif kinds:
             items = [_token_id(item, f"{argument}[{i}]") for i, item in enumerate(items)]
         try:
             ids = array("q", items)
@@ -84,25 +89,29 @@ def _from_buffer(value: Any) -> array[int] | None:
 
 
 def _items(value: Any, argument: str) -> Sequence[Any]:
-    if isinstance(value, (list, tuple)):
-        return value
     if isinstance(value, (str, bytes, bytearray)):
         raise InvalidRequestError(
             argument, value, "must be token ids; give packed ids as memoryview(data).cast('i')"
         )
-    if hasattr(value, "tolist"):
-        items = value.tolist()
-        if isinstance(items, list) and getattr(value, "ndim", 1) == 1:
-            return items
+    if getattr(value, "ndim", 1) != 1:
         raise InvalidRequestError(argument, value, "must be one-dimensional")
-    if isinstance(value, Sequence):
-        return list(value)
-    raise InvalidRequestError(argument, value, "must be a sequence or buffer of token ids")
+    if not (isinstance(value, Sequence) or hasattr(value, "tolist")):
+        raise InvalidRequestError(argument, value, _TOKENS)
+    return listed(value, argument, _TOKENS)
 
 
-def is_integer(value: Any) -> bool:
-    """Whether `operator.index` takes it, bools apart: Python's and numpy's integers."""
-    return not isinstance(value, bool) and hasattr(value, "__index__")
+def listed(value: Any, argument: str, problem: str) -> Sequence[Any]:
+    """The items of a list or a tuple itself, of an array, a tensor or another iterable as a list.
+
+    `problem` is what is wrong with a value that has none, or more than a list can hold.
+    """
+    if isinstance(value, (list, tuple)):
+        return value
+    try:
+        items = value.tolist() if hasattr(value, "tolist") else value
+        return items if isinstance(items, list) else list(items)
+    except (OverflowError, RuntimeError, TypeError) as error:  # also of a tensor without data
+        raise InvalidRequestError(argument, value, problem) from error
 
 
 def _token_id(item: Any, argument: str) -> int:

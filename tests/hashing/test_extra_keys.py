@@ -22,7 +22,7 @@ from prefixhash import (
     Request,
 )
 from prefixhash.hashing import _cbor, embeds
-from prefixhash.hashing.extra_keys import MediaSweep, is_request_local
+from prefixhash.hashing.dialects.strict import MediaSweep, is_request_local
 
 STRICT = HashProfile.strict()
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5)

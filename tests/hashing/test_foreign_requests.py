@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -172,5 +173,5 @@ def test_a_cut_that_a_plain_function_refuses_leaves_no_trace() -> None:
 
 
 def test_a_block_larger_than_memory_is_just_not_full() -> None:
-    for profile in PROFILES:
-        assert BlockHasher(2**40, profile).hash_tokens([1, 2]) == []
+    for profile, size in product(PROFILES, (2**40, 10**30)):
+        assert BlockHasher(size, profile).hash_tokens([1, 2]) == []

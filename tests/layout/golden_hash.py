@@ -8,12 +8,12 @@ from typing import Any
 import numpy
 
 from prefixhash import InvalidArgumentError, MultiModalFeature, PlaceholderRange
-from prefixhash.hashing.extra_keys import (
-    vllm_embeds_keys,
-    vllm_lora_keys,
-    vllm_media_keys,
-    vllm_media_spans,
-    vllm_salt_keys,
+from prefixhash.hashing.dialects.vllm import (
+    embeds_keys,
+    lora_keys,
+    media_keys,
+    media_spans,
+    salt_keys,
 )
 
 Data = dict[str, Any]
@@ -24,9 +24,9 @@ def block_hash_extra_keys(data: Data) -> Data:
     start, end = data["start"], data["end"]
     request = _request(data["request"])
     media, index = _media(request.mm_features, start, end, data["mm_index"])
-    lora = vllm_lora_keys(request, tagged=False)
-    embeds = vllm_embeds_keys(request, start, end, tagged=False)
-    keys = (*lora, *media, *vllm_salt_keys(request, start, tagged=False), *embeds)
+    lora = lora_keys(request, tagged=False)
+    embeds = embeds_keys(request, start, end, tagged=False)
+    keys = (*lora, *media, *salt_keys(request, start, tagged=False), *embeds)
     return {
         "extra_keys": _plain(keys) or None,
         "next_mm_index": index,
@@ -55,9 +55,7 @@ def _media(features: list[Any], start: int, end: int, index: int) -> tuple[Any, 
     first = index + len(features) if index < 0 else index
     if first < 0:
         raise InvalidArgumentError("mm_index", index, f"there are {len(features)} items")
-    keys, following = vllm_media_keys(
-        vllm_media_spans(features, start), start, end, first, tagged=False
-    )
+    keys, following = media_keys(media_spans(features, start), start, end, first, tagged=False)
     return keys, index if following == first else following
 
 
