@@ -79,11 +79,14 @@ def optional_integer(
     name: str,
     value: Any,
     least: int | None = 0,
+    most: int | None = None,
     *,
     error: type[InvalidArgumentError] = InvalidArgumentError,
 ) -> int | None:
     """As `integer`, or None for None."""
-    return None if value is None else integer(name, value, least, meaning=", or None", error=error)
+    if value is None:
+        return None
+    return integer(name, value, least, most, meaning=", or None", error=error)
 
 
 def _wanted(least: int | None, most: int | None, meaning: str) -> str:

@@ -35,6 +35,7 @@ from prefixhash.events import (
     read_messages,
 )
 from prefixhash.pool import ResidencySampler
+from prefixhash.request import RequestLine, read_request_lines
 
 from .conftest import DATA
 
@@ -138,6 +139,7 @@ def cache_calls() -> Iterator[tuple[str, Make]]:
             cache.allocate(request, 20)
             cache.commit(request, 20)
             known = {"request": request, "waiting": waiting, "hit": cache.lookup(waiting)}
+            known["batch"] = [request]
             given = {key: known.get(str(value), value) for key, value in arguments.items()}
             return Call(
                 getattr(cache, method),
@@ -173,6 +175,9 @@ def cache_calls() -> Iterator[tuple[str, Make]]:
     yield on("allocate", request="waiting", **admission)
     for method in ("trim", "free", "preempt", "num_computed_tokens"):
         yield on(method, request="request")
+    batch = {"requests": "batch", "num_new_tokens": 1, "num_lookahead_tokens": 0}
+    yield on("allocate_batch", **batch)
+    yield on("commit_batch", requests="batch", num_computed_tokens=[20])
     yield on("commit", request="request", num_computed_tokens=20)
     yield on("block_table", request="request", group=0)
     yield on("chunk_tokens", request="waiting", num_new_tokens=5, hit="hit")
@@ -215,6 +220,30 @@ def request_calls() -> Iterator[tuple[str, Make]]:
     position = PlaceholderRange(0, 1)
     media = {"identifier": "i", "mm_position": position, "modality": "image"}
     yield "MultiModalFeature", lambda: Call(MultiModalFeature, dict(media))
+    line = {
+        "token_ids": [1, 2, 3, 4],
+        "lora_request": LoRARequest("l"),
+        "mm_features": (feature,),
+        "cache_salt": "s",
+        "request_id": "r",
+        "timestamp": 1.0,
+        "output_tokens": 5,
+        "session": "a",
+        "turn": 1,
+        "kind": "chat",
+    }
+    yield "RequestLine", lambda: Call(RequestLine, dict(line))
+    yield (
+        "RequestLine.request",
+        lambda: Call(
+            RequestLine([1, 2, 3, 4]).request, {"request_id": "r", "block_hasher": hasher}
+        ),
+    )
+    lines = DATA / "requests.jsonl"
+    yield (
+        "read_request_lines",
+        lambda: Call(lambda path: list(read_request_lines(path)), {"path": lines}),
+    )
     lora = {"lora_name": "l", "lora_path": "/p", "revision": "2"}
     yield "LoRARequest", lambda: Call(LoRARequest, dict(lora))
 

@@ -25,10 +25,10 @@ ROOMS: dict[str, set[str]] = {
     "_compiled": set(),
     "_source": {"errors"},
     "request": {"_arguments", "_compiled", "_source", "errors"},
-    "hashing": {"_compiled", "errors", "request"},
+    "hashing": {"_arguments", "_compiled", "errors", "request"},
     "events": {"_arguments", "_source", "errors"},
     "pool": {"_arguments", "_compiled", "errors", "events"},
-    "cache": {"_arguments", "errors", "events", "pool"},
+    "cache": {"_arguments", "_compiled", "errors", "events", "pool"},
     "layout": {"errors"},
     "trace": {
         "_arguments",

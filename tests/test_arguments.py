@@ -58,9 +58,12 @@ def naming(call: str) -> Iterator[None]:
 @pytest.mark.parametrize(("room", "name"), ALL)
 def test_bad_values_get_errors_of_the_package_and_change_nothing(room: str, name: str) -> None:
     make = CALLS[room][name]
-    make().function(**make().arguments)  # else nothing below means anything
+    good = make()
+    good.function(**good.arguments)  # else nothing below means anything
     for argument in make().arguments:
         for value in BAD:
+            if callable(value) and callable(make().arguments[argument]):
+                continue  # a function of the caller's own raises what it likes
             with naming(f"{name}({argument}={value!r})"):
                 spoil(make(), argument, value)
 

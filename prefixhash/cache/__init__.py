@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from prefixhash._compiled import prefer_twins
+
+prefer_twins(__path__, "cache")
+
 from prefixhash.cache.groups import CacheGroup
 from prefixhash.cache.interface import CachedRequest, CacheHit
 from prefixhash.cache.options import CacheOptions

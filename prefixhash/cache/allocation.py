@@ -13,7 +13,7 @@ from prefixhash.cache.interface import CachedRequest, CacheHit
 from prefixhash.cache.managers import AttentionManager, ceil_div
 from prefixhash.cache.options import CacheOptions
 from prefixhash.cache.tables import UNBOUNDED, BlockTable, Held
-from prefixhash.pool import BlockPool
+from prefixhash.pool.block_pool import BlockPool
 
 NewBlocks = tuple[Sequence[int], ...]
 

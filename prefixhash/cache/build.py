@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from prefixhash.cache.groups import CacheGroup
 from prefixhash.cache.managers import AttentionManager
-from prefixhash.cache.options import CacheOptions, CacheUnits
+from prefixhash.cache.options import MOST_TOKENS, CacheOptions, CacheUnits
 from prefixhash.cache.publish import Publisher
 from prefixhash.cache.search import HitSearch
 from prefixhash.cache.verify import TokenVerifier
@@ -35,6 +35,10 @@ class CacheParts:
         cacheable = [group for group in groups if group.cacheable] or groups
         unit = _hash_block_size(cacheable, options)
         alignment = math.lcm(*(group.block_size for group in cacheable))
+        if alignment > MOST_TOKENS:
+            raise InvalidArgumentError(
+                "groups", groups, f"block sizes have no common multiple up to {MOST_TOKENS} tokens"
+            )
         _check_retention(options.retention_interval, alignment)
         pool = BlockPool(
             num_blocks,

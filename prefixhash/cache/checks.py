@@ -9,6 +9,7 @@ from typing import Any
 from prefixhash._arguments import integer, is_integer, text
 from prefixhash.cache.interface import CachedRequest, CacheHit
 from prefixhash.cache.managers import AttentionManager
+from prefixhash.cache.options import MOST_TOKENS
 from prefixhash.cache.search import coarse
 from prefixhash.cache.tables import Held
 from prefixhash.errors import (
@@ -18,7 +19,7 @@ from prefixhash.errors import (
     InvariantError,
     StaleHitError,
 )
-from prefixhash.pool import BlockPool
+from prefixhash.pool.block_pool import BlockPool
 from prefixhash.pool.refusals import as_ids
 
 _READ = ("request_id", "num_tokens", "block_hashes")
@@ -137,8 +138,8 @@ def check_unchanged(held: Held, request: CachedRequest, tokens: bool = True) -> 
 def check_commit(held: Held, num_computed: int) -> int:
     """Refuse to take tokens back, and tokens that no step was allocated for."""
     most = held.num_scheduled
-    if type(num_computed) is not int:
-        num_computed = integer("num_computed_tokens", num_computed)
+    if type(num_computed) is not int or not 0 <= num_computed <= MOST_TOKENS:
+        num_computed = integer("num_computed_tokens", num_computed, 0, MOST_TOKENS)
     if not held.num_computed <= num_computed <= most:
         raise InvalidArgumentError(
             "num_computed_tokens",
@@ -159,15 +160,15 @@ def check_commit(held: Held, num_computed: int) -> int:
 def numbers_of(name: str, values: Any, count: int, least: int) -> Sequence[int]:
     """One integer for each of `count` requests; one alone stands for all."""
     if is_integer(values):
-        return [integer(name, values, least)] * count
+        return [integer(name, values, least, MOST_TOKENS)] * count
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
         raise InvalidArgumentError(name, values, "must be one integer, or one for each request")
     if len(values) != count:
         raise InvalidArgumentError(name, values, f"one for each request: {count} needed")
     numbers = list(values)
     for i, value in enumerate(numbers):
-        if type(value) is not int or value < least:
-            numbers[i] = integer(f"{name}[{i}]", value, least)
+        if type(value) is not int or not least <= value <= MOST_TOKENS:
+            numbers[i] = integer(f"{name}[{i}]", value, least, MOST_TOKENS)
     return numbers
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from prefixhash._arguments import flag, integer
 from prefixhash.cache.kinds import KVKind, find_kind
-from prefixhash.cache.options import GroupShape
+from prefixhash.cache.options import MOST_TOKENS, GroupShape
 from prefixhash.errors import InvalidArgumentError
 
 
@@ -43,11 +43,12 @@ class CacheGroup:
     def __post_init__(self) -> None:
         row = find_kind(self.kind)
         self._set("kind", row.names[0])
-        self._set("block_size", integer("block_size", self.block_size, 1))
+        self._set("block_size", integer("block_size", self.block_size, 1, MOST_TOKENS))
         for name in ("window", "chunk"):
             wanted = name in row.reach
-            self._set(name, integer(name, getattr(self, name), 1) if wanted else None)
-        spare = integer("speculative_blocks", self.speculative_blocks)
+            reach = integer(name, getattr(self, name), 1, MOST_TOKENS) if wanted else None
+            self._set(name, reach)
+        spare = integer("speculative_blocks", self.speculative_blocks, 0, MOST_TOKENS)
         self._set("speculative_blocks", spare)
         self._set("eagle", flag("eagle", self.eagle))
         if self.eagle and not row.manager.serves_drafter:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from prefixhash.cache.options import CacheOptions, GroupShape
 from prefixhash.cache.tables import UNBOUNDED, BlockTable
-from prefixhash.pool import BlockPool
+from prefixhash.pool.block_pool import BlockPool
 
 
 def ceil_div(value: int, divisor: int) -> int:

@@ -10,6 +10,9 @@ from prefixhash._arguments import flag, number, optional_integer
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.pool import ResidencySampler
 
+# Of a block, a window, a step, a request: sums of such lengths stay 64-bit integers.
+MOST_TOKENS = 1 << 40
+
 
 @dataclass(frozen=True)
 class CacheOptions:
@@ -58,7 +61,7 @@ class CacheOptions:
 
     def __post_init__(self) -> None:
         for name in ("hash_block_size", "max_model_len", "max_batched_tokens"):
-            self._set(name, optional_integer(name, getattr(self, name), 1))
+            self._set(name, optional_integer(name, getattr(self, name), 1, MOST_TOKENS))
         self._set(
             "retention_interval", optional_integer("retention_interval", self.retention_interval)
         )

@@ -22,13 +22,13 @@ from prefixhash.cache.groups import CacheGroup, as_groups
 from prefixhash.cache.interface import CachedRequest, CacheHit
 from prefixhash.cache.kinds import FULL_ATTENTION
 from prefixhash.cache.managers import AttentionManager
-from prefixhash.cache.options import CacheOptions, options_of
+from prefixhash.cache.options import MOST_TOKENS, CacheOptions, options_of
 from prefixhash.cache.scheduling import chunk_end, common_blocks, last_hit
 from prefixhash.cache.stats import CacheStats, StatsCounter
 from prefixhash.cache.tables import UNBOUNDED, Held
 from prefixhash.errors import InvalidArgumentError, InvalidRequestError
 from prefixhash.events import Event
-from prefixhash.pool import BlockPool
+from prefixhash.pool.block_pool import BlockPool
 
 
 class PrefixCache:
@@ -146,13 +146,13 @@ class PrefixCache:
             InvalidArgumentError: a number of tokens is out of range.
         """
         new, lookahead = num_new_tokens, num_lookahead_tokens
-        if type(new) is not int or new < 1:
-            new = integer("num_new_tokens", new, 1)
-        if type(lookahead) is not int or lookahead < 0:
-            lookahead = integer("num_lookahead_tokens", lookahead)
+        if type(new) is not int or not 0 < new <= MOST_TOKENS:
+            new = integer("num_new_tokens", new, 1, MOST_TOKENS)
+        if type(lookahead) is not int or not 0 <= lookahead <= MOST_TOKENS:
+            lookahead = integer("num_lookahead_tokens", lookahead, 0, MOST_TOKENS)
         encoder = num_encoder_tokens
-        if type(encoder) is not int or encoder < 0:
-            encoder = integer("num_encoder_tokens", encoder)
+        if type(encoder) is not int or not 0 <= encoder <= MOST_TOKENS:
+            encoder = integer("num_encoder_tokens", encoder, 0, MOST_TOKENS)
         held = self._find(request)
         if held is None:
             whole = self._whole_sequence
@@ -186,7 +186,7 @@ class PrefixCache:
                 below its computed tokens.
             InvalidArgumentError: a number of tokens is out of range, or one is lacking.
         """
-        lookahead = integer("num_lookahead_tokens", num_lookahead_tokens)
+        lookahead = integer("num_lookahead_tokens", num_lookahead_tokens, 0, MOST_TOKENS)
         helds = self._batch(requests)
         news = numbers_of("num_new_tokens", num_new_tokens, len(helds), 1)
         allocator = self._allocator
@@ -393,12 +393,12 @@ class PrefixCache:
         same prompt can be hit, and else at multiples of the alignment. Without a state group the
         number is returned as it is.
         """
-        if not self._has_state:
-            return num_new_tokens
-        num_new_tokens = integer("num_new_tokens", num_new_tokens, 1)
+        num_new_tokens = integer("num_new_tokens", num_new_tokens, 1, MOST_TOKENS)
         if hit is not None:
             check_shape(hit, len(self._managers))
         held = self._find(request)
+        if not self._has_state:
+            return num_new_tokens
         start = held.num_scheduled if held else hit.num_tokens if hit else 0
         junction = held.junction if held else hit.shared_prefix_tokens if hit else 0
         prompt = request.num_prompt_tokens

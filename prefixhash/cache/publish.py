@@ -14,7 +14,7 @@ from prefixhash.cache.search import coarse_run
 from prefixhash.cache.tables import BlockTable, Held
 from prefixhash.cache.verify import TokenVerifier
 from prefixhash.events import StoredTokens
-from prefixhash.pool import BlockPool
+from prefixhash.pool.block_pool import BlockPool
 
 
 class Retention(NamedTuple):

@@ -26,6 +26,7 @@ from prefixhash.pool.refusals import (
     check_about,
     check_hashes,
     check_lengths,
+    check_sequence,
     refuse,
 )
 
@@ -311,6 +312,7 @@ class BlockPool(PoolState):
     ) -> None:
         """Queue a `BlockStored` for blocks that are stored already; nothing without events."""
         group = integer("group", group)
+        check_sequence(block_hashes)
         check_hashes(block_hashes)
         if self._log is not None and block_hashes:
             check_about(about, len(block_hashes))
