@@ -281,6 +281,7 @@ def hashing_calls() -> Iterator[tuple[str, Make]]:
     yield "BlockHasher.extra_keys", lambda: Call(hasher.extra_keys, dict(keys))
     yield "BlockHasher.check_request", lambda: Call(hasher.check_request, {"request": request})
     yield "BlockHasher.num_full_blocks", lambda: Call(hasher.num_full_blocks, {"num_tokens": 9})
+    yield "BlockHasher.num_tokens_of", lambda: Call(hasher.num_tokens_of, {"num_blocks": 9})
     coarse = {"block_hashes": request.block_hashes, "factor": 2}
     yield "CoarseBlockHashes", lambda: Call(CoarseBlockHashes, dict(coarse))
     yield "media_identifier", lambda: Call(media_identifier, {"value": b"x"})

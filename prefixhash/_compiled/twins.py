@@ -16,5 +16,6 @@ TWINS: dict[str, tuple[str, ...]] = {
         "tables",
     ),
     "pool": ("block_pool", "index", "pool_state", "refusals"),
+    "request": ("request",),
     "trace": ("_stack",),
 }

@@ -138,23 +138,27 @@ def check_unchanged(held: Held, request: CachedRequest, tokens: bool = True) -> 
 def check_commit(held: Held, num_computed: int) -> int:
     """Refuse to take tokens back, and tokens that no step was allocated for."""
     most = held.num_scheduled
-    if type(num_computed) is not int or not 0 <= num_computed <= MOST_TOKENS:
-        num_computed = integer("num_computed_tokens", num_computed, 0, MOST_TOKENS)
-    if not held.num_computed <= num_computed <= most:
+    if type(num_computed) is not int:
+        num_computed = integer("num_computed_tokens", num_computed)
+    try:
+        number = num_computed
+    except OverflowError:  # a C integer where this is compiled
+        number = -1
+    if not held.num_computed <= number <= most:
         raise InvalidArgumentError(
             "num_computed_tokens",
             num_computed,
             f"must lie between the {held.num_computed} tokens committed before and the {most} "
             "that steps were allocated for; to compute tokens again, preempt() the request",
         )
-    if num_computed > held.lowest_cut:
+    if number > held.lowest_cut:
         raise InvalidArgumentError(
             "num_computed_tokens",
             num_computed,
             f"the tokens from {held.lowest_cut} on were exchanged after their step was allocated, "
             f"so it has computed others: commit {held.lowest_cut} at most",
         )
-    return num_computed
+    return number
 
 
 def numbers_of(name: str, values: Any, count: int, least: int) -> Sequence[int]:

@@ -294,10 +294,10 @@ class PrefixCache:
             numbers = [held.num_scheduled for held in helds]
         else:
             numbers = numbers_of("num_computed_tokens", num_computed_tokens, len(helds), 0)
-        for held, number in zip(helds, numbers, strict=True):
-            check_commit(held, number)
-        for held, number in zip(helds, numbers, strict=True):
-            self._commit(held, number)
+        for i in range(len(helds)):
+            check_commit(helds[i], numbers[i])
+        for i in range(len(helds)):
+            self._commit(helds[i], numbers[i])
 
     def _commit(self, held: Held, num_computed: int) -> None:
         """Close the steps that are over, and publish what they complete."""

@@ -134,6 +134,10 @@ class BlockHasher:
             num_tokens = integer("num_tokens", num_tokens)
         return max(num_tokens - self._ahead, 0) // self.block_size
 
+    def num_tokens_of(self, num_blocks: int) -> int:
+        """Tokens that a request needs for so many hashes, lookahead included."""
+        return integer("num_blocks", num_blocks) * self.block_size + self._ahead
+
     def __repr__(self) -> str:
         return f"BlockHasher({self.block_size}, {self.profile})"
 

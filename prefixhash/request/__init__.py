@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from prefixhash._compiled import prefer_twins
+
+prefer_twins(__path__, "request")
+
 from prefixhash.request.fields import LoRARequest, MultiModalFeature, PlaceholderRange
 from prefixhash.request.lines import RequestLine, read_request_lines
 from prefixhash.request.request import Request, TokenIds

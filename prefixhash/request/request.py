@@ -135,6 +135,8 @@ class Request:
             if check is not None:
                 check(self)
             self._block_hashes.extend(block_hasher(self))
+        self._next_hash_at = 0
+        self._plan_hashing()
 
     @property
     def request_id(self) -> str:
@@ -228,13 +230,19 @@ class Request:
         else:
             single = hasattr(ids, "__index__") and not hasattr(ids, "__len__")
             self._ids.extend(token_array([ids] if single else ids, "ids"))
-        if self._block_hasher is None:
+        if self._block_hasher is None or len(self._ids) < self._next_hash_at:
             return
         try:
             self._block_hashes.extend(self._block_hasher(self))
         except BaseException:
             del self._ids[length:]
             raise
+        self._plan_hashing()
+
+    def _plan_hashing(self) -> None:
+        """Know how many tokens complete the next block: fewer need no call of the hasher."""
+        tokens_of = getattr(self._block_hasher, "num_tokens_of", None)  # a function has it not
+        self._next_hash_at = 0 if tokens_of is None else tokens_of(len(self._block_hashes) + 1)
 
     def truncate(self, num_tokens: int) -> None:
         """Keeps the first `num_tokens` tokens; drops the hashes of blocks that reach past the cut.
@@ -255,6 +263,7 @@ class Request:
             self._truncate_prompt(cut)
         del self._ids[cut:]
         self._block_hashes[:] = hashes
+        self._plan_hashing()
 
     def _check_media_cut(self, cut: int) -> None:
         for feature in self._mm_features:
