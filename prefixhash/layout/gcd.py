@@ -6,8 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError
-from prefixhash.layout.options import require_integer, require_positive
+from prefixhash.layout.checks import integers
 
 
 def approximate_gcd(values: Sequence[int], lower_bound: int | None = None) -> int:
@@ -34,12 +35,10 @@ def approximate_gcd(values: Sequence[int], lower_bound: int | None = None) -> in
 
 def _checked(values: Sequence[int], lower_bound: int | None) -> tuple[Counter[int], int]:
     """How often each value occurs, and the bound as a number of 1 or more."""
-    if not values:
+    counts = Counter(integers("values", values, 1, "a sequence of integers"))
+    if not counts:
         raise InvalidArgumentError("values", values, "at least one value is needed")
-    for value in values:
-        require_positive("values", value)
-    require_integer("lower_bound", lower_bound, None, optional=True)
-    return Counter(map(int, values)), max(1, int(lower_bound or 1))
+    return counts, max(1, _arguments.optional_integer("lower_bound", lower_bound, None) or 1)
 
 
 class _Search:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from prefixhash.errors import IncompatibleLayersError
+from prefixhash.errors import IncompatibleLayersError, InvalidArgumentError
+from prefixhash.layout.checks import mapping_of, sequence
 from prefixhash.layout.gcd import approximate_gcd
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
@@ -29,6 +30,10 @@ def group_layer_tuples(families: Sequence[Layers]) -> tuple[KVCacheGroup, ...]:
     page size must occur equally often. Raises `IncompatibleLayersError` where that cannot be. The
     given specs are left alone.
     """
+    families = [
+        mapping_of(f"families[{index}]", family, LayerSpec, "layer specs")
+        for index, family in enumerate(sequence("families", families, "a sequence of families"))
+    ]
     if not families or not families[0]:
         first = {name: spec.kind for family in families for name, spec in family.items()}
         problem = "window-latent layers need latent layers beside them"
@@ -73,7 +78,9 @@ def group_latent_model(layers: Layers) -> tuple[KVCacheGroup, ...]:
 
 
 def _require_family(family: Layers, kind: type[LayerSpec]) -> None:
-    first, spec = next(iter(family.items()))
+    first, spec = next(iter(family.items()), (None, None))
+    if first is None or spec is None:
+        raise InvalidArgumentError("families", family, "a family without layers: leave it out")
     for name, other in family.items():
         if not isinstance(other, kind):
             problem = f"a family must hold {kind.kind} layers only"

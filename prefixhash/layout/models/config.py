@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError, UnsupportedCombinationError
 from prefixhash.layout.block_sizes import MultipleOf, align_attention_with_states
+from prefixhash.layout.checks import integers
 from prefixhash.layout.grouping import group_layers
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
@@ -21,13 +23,7 @@ from prefixhash.layout.models.fields import (
     model_dtype_of,
 )
 from prefixhash.layout.models.rank import ModelLayer, Rank
-from prefixhash.layout.options import (
-    STATE_CACHE_MODES,
-    PlanOptions,
-    require_integer,
-    require_one_of,
-    require_positive,
-)
+from prefixhash.layout.options import STATE_CACHE_MODES, PlanOptions
 from prefixhash.layout.packing import lay_out_block
 from prefixhash.layout.specs import CrossAttentionSpec, MambaSpec, MLAAttentionSpec
 
@@ -81,12 +77,12 @@ class ModelLayers:
 
         `partition`: decoder layers per stage; default `split_layers`.
         """
-        require_positive("pipeline_parallel", count)
-        sizes = split_layers(self.num_hidden_layers, count) if partition is None else partition
-        if not isinstance(sizes, Sequence):
-            raise InvalidArgumentError("partition", partition, "must list the layers per stage")
-        for size in sizes:
-            require_integer("partition", size, 0)
+        count = _arguments.integer("pipeline_parallel", count, 1)
+        sizes = (
+            split_layers(self.num_hidden_layers, count)
+            if partition is None
+            else integers("partition", partition, 0, "a sequence of the layers per stage")
+        )
         if len(sizes) != count or sum(sizes) != self.num_hidden_layers:
             problem = f"must be {count} numbers that add up to {self.num_hidden_layers} layers"
             raise InvalidArgumentError("partition", list(sizes), problem)
@@ -155,8 +151,8 @@ def read_model_config(
     if kv_dtype == "auto":
         resolved = declared_kv_dtype(loaded, decoder) or architecture.kv_dtype
     rank = Rank(block_size, tensor_parallel, resolved, model_dtype, state_dtype, speculative_tokens)
-    require_positive("max_model_len", max_model_len, optional=True)
-    require_one_of("state_cache_mode", state_cache_mode, STATE_CACHE_MODES)
+    max_model_len = _arguments.optional_integer("max_model_len", max_model_len, 1)
+    _arguments.choice("state_cache_mode", state_cache_mode, STATE_CACHE_MODES)
     longest = max_model_len or longest_length(fields)
     layers = _check_layers(fields, architecture.build(fields, rank))
     query_heads = fields.optional_integer(*QUERY_HEADS, "decoder_attention_heads")
@@ -228,8 +224,8 @@ def split_layers(num_layers: int, stages: int) -> list[int]:
     Equal shares; what remains goes one each to the stages before the last one, since the last (and
     with few remaining layers the first) holds the embeddings.
     """
-    require_positive("num_layers", num_layers)
-    require_positive("pipeline_parallel", stages)
+    num_layers = _arguments.integer("num_layers", num_layers, 1)
+    stages = _arguments.integer("pipeline_parallel", stages, 1)
     if stages > num_layers:
         problem = f"more stages than the model's {num_layers} layers"
         raise InvalidArgumentError("pipeline_parallel", stages, problem)

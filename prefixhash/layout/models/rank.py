@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from prefixhash.errors import UnsupportedCombinationError
+from prefixhash.layout.checks import keep_integers
 from prefixhash.layout.layer_spec import LayerSpec
-from prefixhash.layout.options import require_integer, require_positive
 from prefixhash.layout.row_formats import (
     LATENT_584,
     LATENT_656,
@@ -42,9 +42,9 @@ class Rank:
     speculative_tokens: int = 0
 
     def __post_init__(self) -> None:
-        require_positive("block_size", self.block_size, optional=True)
-        require_positive("tensor_parallel", self.tensor_parallel)
-        require_integer("speculative_tokens", self.speculative_tokens, 0)
+        keep_integers(self, 1, "block_size", optional=True)
+        keep_integers(self, 1, "tensor_parallel")
+        keep_integers(self, 0, "speculative_tokens")
         storage_of(self.kv_dtype, self.model_dtype)
         if self.state_dtype != "auto":
             dtype_name(self.state_dtype, "state_dtype")
