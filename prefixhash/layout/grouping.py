@@ -21,7 +21,7 @@ from prefixhash.layout.checks import instance, mapping_of, sequence
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.latent_tuples import group_latent_model
 from prefixhash.layout.layer_spec import LayerSpec
-from prefixhash.layout.merge import same_type, try_merge
+from prefixhash.layout.merge import are_of_one_type, try_merge
 from prefixhash.layout.options import PlanOptions, options_or_default
 from prefixhash.layout.specs import (
     FullAttentionSpec,
@@ -127,7 +127,7 @@ def _group(layers: Layers, options: PlanOptions) -> tuple[KVCacheGroup, ...]:
     merged = try_merge(examples)
     if merged is not None:
         return (KVCacheGroup(tuple(layers), merged),)
-    if same_type(examples.values()):
+    if are_of_one_type(examples.values()):
         return (KVCacheGroup.of(layers),)
     if any(isinstance(spec, SlidingWindowMLASpec) for spec in examples.values()):
         return group_latent_model(layers)
@@ -181,13 +181,13 @@ def _with_page_size(name: str, spec: LayerSpec, largest: str, page: int) -> Laye
 
 def _without_hybrid(layers: Layers) -> Layers:
     """All layers as one type: windowed ones keep every token and only record their window."""
-    if not layers or try_merge(layers) is not None or same_type(layers.values()):
+    if not layers or try_merge(layers) is not None or are_of_one_type(layers.values()):
         return layers
     full = (FullAttentionSpec, MLAAttentionSpec)
     anchor = next((spec for spec in layers.values() if isinstance(spec, full)), None)
     if anchor is not None:
         layers = {name: spec.as_full(anchor.block_size) for name, spec in layers.items()}
-    if try_merge(layers) is None and not same_type(layers.values()):
+    if try_merge(layers) is None and not are_of_one_type(layers.values()):
         names = (
             tuple(layers)[:1]
             + tuple(

@@ -13,10 +13,9 @@ from prefixhash.layout.checks import (
     keep,
     keep_flags,
     layer_names,
-    mapping_of,
 )
 from prefixhash.layout.layer_spec import LayerSpec
-from prefixhash.layout.merge import same_type
+from prefixhash.layout.merge import are_of_one_type
 
 
 @dataclass(frozen=True)
@@ -48,15 +47,16 @@ class KVCacheGroup:
         if len(specs) != len(self.layer_names):
             problem = f"must hold one spec per layer ({len(self.layer_names)})"
             raise InvalidArgumentError("layer_specs", len(specs), problem)
-        if not same_type((self.spec, *specs)):
+        if not are_of_one_type((self.spec, *specs)):
             problem = "layers of one group must be of one type (block size, kind, window)"
             raise InvalidArgumentError("layer_specs", specs, problem)
 
     @classmethod
     def of(cls, layers: Mapping[str, LayerSpec], *, overlay: bool = False) -> KVCacheGroup:
         """A group with a spec per layer; `layers` (name to spec) must be of one type."""
-        if not mapping_of("layers", layers, LayerSpec, "layer specs"):
-            raise InvalidArgumentError("layers", {}, "at least one layer is needed")
+        if not isinstance(layers, Mapping) or not layers:
+            problem = "must be a mapping of at least one layer to its spec"
+            raise InvalidArgumentError("layers", layers, problem)
         specs = tuple(layers.values())
         return cls(tuple(layers), specs[0], specs, overlay=overlay)
 

@@ -31,6 +31,11 @@ class LayerSpec:
     family: ClassVar[str] = ""
     # Whether anything is stored between two steps.
     is_cached: ClassVar[bool] = True
+    # Worked out once for each spec, at construction; no fields. `identity` is what is compared and
+    # hashed: the class, and the fields in one form. Layers with equal `type_key` need equally many
+    # blocks and can form one group.
+    identity: ClassVar[tuple[object, ...]]
+    type_key: ClassVar[tuple[object, ...]]
 
     block_size: int
     page_size_padded: int | None = None
@@ -52,8 +57,9 @@ class LayerSpec:
             raise InvalidArgumentError("page_size_padded", page, problem)
         keep(self, "_content", real)
         keep(self, "_page", page)
-        keep(self, "_identity", (type(self), *self._compared().values()))
-        keep(self, "_hash", hash(self._identity))  # type: ignore[attr-defined]
+        keep(self, "identity", (type(self), *self._compared().values()))
+        keep(self, "_hash", hash(self.identity))
+        keep(self, "type_key", self._type_key())
 
     def _check(self) -> None:
         """Normalises and checks the fields of the kind."""
@@ -90,9 +96,7 @@ class LayerSpec:
         """The page is a whole number of so many bytes."""
         return 1
 
-    @property
-    def type_key(self) -> tuple[object, ...]:
-        """Layers with equal keys need equally many blocks and can form one group."""
+    def _type_key(self) -> tuple[object, ...]:
         return self.family, self.block_size
 
     def block_need(self, options: PlanOptions) -> BlockNeed:
@@ -142,8 +146,7 @@ class LayerSpec:
             return True
         if not isinstance(other, LayerSpec):
             return NotImplemented
-        mine, theirs = self._identity, other._identity  # type: ignore[attr-defined]
-        return bool(mine == theirs)
+        return self.identity == other.identity
 
     def __hash__(self) -> int:
         return self._hash  # type: ignore[attr-defined,no-any-return]

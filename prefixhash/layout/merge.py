@@ -60,7 +60,12 @@ def same_type(specs: Iterable[LayerSpec]) -> bool:
     Equal block sizes, and: all keep every token; or the same window; or the same chunk; or states
     with equally many speculative blocks; or all cross-attention. The order of layers is irrelevant.
     """
-    distinct = set(instances("specs", specs, LayerSpec, "layer specs"))
+    return are_of_one_type(instances("specs", specs, LayerSpec, "layer specs"))
+
+
+def are_of_one_type(specs: Iterable[LayerSpec]) -> bool:
+    """`same_type`, for specs that are known to be some."""
+    distinct = set(specs)
     if len({spec.type_key for spec in distinct}) > 1:
         return False
     for spec in distinct:

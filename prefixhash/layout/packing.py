@@ -11,6 +11,7 @@ the same group never do.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -93,14 +94,14 @@ def bucket_layers_by_page_size(groups: Sequence[KVCacheGroup]) -> dict[int, list
     """
     buckets: dict[int, list[list[str]]] = {}
     for group in groups_of(groups):
-        used: dict[int, int] = {}
+        by_page: defaultdict[int, list[str]] = defaultdict(list)
         for name, page in zip(group.layer_names, group.page_sizes, strict=True):
-            index = used.get(page, 0)
-            used[page] = index + 1
+            by_page[page].append(name)
+        for page, names in by_page.items():
             slots = buckets.setdefault(page, [])
-            if index == len(slots):
-                slots.append([])
-            slots[index].append(name)
+            slots += [[] for _ in range(len(names) - len(slots))]
+            for slot, name in zip(slots, names, strict=False):
+                slot.append(name)
     return buckets
 
 

@@ -213,7 +213,7 @@ class _Stages:
     def part(self, layers: Layers) -> tuple[tuple[KVCacheGroup, ...], BlockLayout]:
         owned = frozenset(layers)
         if owned not in self._parts:
-            groups = project_groups(self._groups, owned)
+            groups = tuple(group.project(owned) for group in self._groups)
             layout = lay_out_block(groups, cross_layer_packing=self._packing)
             self._parts[owned] = groups, layout
         return self._parts[owned]
@@ -234,7 +234,7 @@ def _merge_workers(workers: Sequence[Layers]) -> dict[str, LayerSpec]:
         mapping_of(f"layer_specs[{index}]", layers, LayerSpec, "layer specs")
         for name, spec in layers.items():
             known = merged.setdefault(name, spec)
-            if known is not spec and known != spec:
+            if known is not spec and known.identity != spec.identity:
                 problem = f"worker {index} and an earlier one disagree about layer {name!r}"
                 raise InconsistentWorkersError((name, name), "spec", (known, spec), problem)
     return merged

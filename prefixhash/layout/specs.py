@@ -86,8 +86,7 @@ class SlidingWindowSpec(AttentionSpec):
     def reach(self) -> int:
         return self.window
 
-    @property
-    def type_key(self) -> tuple[object, ...]:
+    def _type_key(self) -> tuple[object, ...]:
         return self.family, self.block_size, self.window
 
     def _block_need(self, options: PlanOptions) -> BlockNeed:
@@ -119,8 +118,7 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
     def reach(self) -> int:
         return self.chunk
 
-    @property
-    def type_key(self) -> tuple[object, ...]:
+    def _type_key(self) -> tuple[object, ...]:
         return self.family, self.block_size, self.chunk
 
     def _block_need(self, options: PlanOptions) -> BlockNeed:
@@ -282,8 +280,7 @@ class MambaSpec(LayerSpec):
     def _content_bytes(self) -> int:
         return -(-sum(self.state_sizes) // self.granule) * self.granule
 
-    @property
-    def type_key(self) -> tuple[object, ...]:
+    def _type_key(self) -> tuple[object, ...]:
         return self.family, self.block_size, self.speculative_blocks
 
     def _block_need(self, options: PlanOptions) -> BlockNeed:
