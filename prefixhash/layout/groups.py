@@ -110,8 +110,8 @@ class KVCacheGroup:
 
         The block need stays the whole model's; the draft mark stays only where a layer remains.
         """
-        if not isinstance(owned, Collection) or isinstance(owned, str):
-            owned = layer_names("owned", owned)
+        if not isinstance(owned, frozenset):
+            owned = frozenset(layer_names("owned", owned))
         kept = [index for index, name in enumerate(self.layer_names) if name in owned]
         if len(kept) == len(self.layer_names):
             return self

@@ -116,6 +116,7 @@ class LayerSpec:
 
     def padded_to(self: SpecT, page_size: int) -> SpecT:
         """The same layer with a page of exactly `page_size` bytes."""
+        page_size = _arguments.integer("page_size", page_size, 1)
         if page_size == self.page_size_bytes:
             return self
         return dataclasses.replace(self, page_size_padded=page_size)

@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError, UnsupportedCombinationError
 from prefixhash.layout.checks import integers, keep, keep_flags, keep_integers, sequence
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec, SpecT
@@ -224,6 +225,7 @@ class SlidingWindowMLASpec(_LatentRows, SlidingWindowSpec):
         self._check_ratio()
 
     def as_full(self, block_size: int) -> LayerSpec:
+        block_size = _arguments.integer("block_size", block_size, 1)
         moved = self if block_size == self.block_size else self.with_block_size(block_size)
         return MLAAttentionSpec(**_kept(moved))
 
