@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from prefixhash._units import parse_bytes
+from prefixhash.cli._outputs import check_writable
+from prefixhash.cli._plan_plot import check_picture, save_picture
 from prefixhash.cli._plan_text import plan_lines
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.layout import (
@@ -88,11 +90,12 @@ def run(args: argparse.Namespace) -> int:
     if args.config is None or args.memory is None:
         missing = "config" if args.config is None else "--memory"
         raise InvalidArgumentError(missing, None, "is needed (prefixhash plan --help)")
+    check_writable(args.output)
+    if args.plot is not None:
+        check_picture(args.plot)
     model = _model(args)
     plans = _plans(args, model)
-    if args.plot:
-        from prefixhash.cli._plan_plot import save_picture
-
+    if args.plot is not None:
         save_picture(args.plot, model, plans)
     if model.generic:
         text = f"unknown model_type {model.model_type!r}: read by its general fields"

@@ -65,6 +65,12 @@ class KVCacheGroup:
         return self.spec.kind
 
     @property
+    def title(self) -> str:
+        """The kind as people read it, with its reach: `sliding window 1024`."""
+        reach = self.spec.reach
+        return self.spec.title if reach is None else f"{self.spec.title} {reach}"
+
+    @property
     def block_size(self) -> int:
         """Tokens per block."""
         return self.spec.block_size

@@ -335,6 +335,20 @@ def test_errors_are_one_line_with_the_way_out(
     assert message in err
 
 
+@pytest.mark.parametrize("option", ["--output", "--plot"])
+@pytest.mark.parametrize(
+    ("file", "reason"), [("no/such.svg", "No such file"), ("folder.svg", "Is a directory")]
+)
+def test_files_that_cannot_be_written_are_refused_before_the_work(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str, file: str, reason: str
+) -> None:
+    (tmp_path / "folder.svg").mkdir()
+    status, out, err = run(capsys, "nowhere", "--memory", "1GiB", option, str(tmp_path / file))
+    assert (status, out) == (1, "")
+    assert reason in err
+    assert "nowhere" not in err  # the config, which is not there, was not looked at
+
+
 @pytest.mark.parametrize("text", ["{", "[1]", "nul"])
 def test_standard_input_that_is_no_config(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str
