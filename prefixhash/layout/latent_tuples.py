@@ -42,11 +42,11 @@ def group_layer_tuples(families: Sequence[Layers]) -> tuple[KVCacheGroup, ...]:
     for family in families[1:]:
         _require_family(family, SlidingWindowMLASpec)
     tuples = [_most_frequent_page(family) for family in families]
-    chunk = approximate_gcd(tuples, lower_bound=tuples[0])
+    per_group = approximate_gcd(tuples, lower_bound=tuples[0])
     pages = sorted({spec.page_size_bytes for spec in families[0].values()})
     groups = [KVCacheGroup.of(families[0])]
     for family in families[1:]:
-        groups += _window_groups(_padded_by_page(family, pages), chunk)
+        groups += _window_groups(_padded_by_page(family, pages), per_group)
     return tuple(groups)
 
 
@@ -123,9 +123,10 @@ def _padded_up(name: str, spec: LayerSpec, pages: list[int]) -> LayerSpec:
     raise IncompatibleLayersError((name, "latent"), "page_size_bytes", sizes, problem)
 
 
-def _window_groups(by_page: dict[int, dict[str, LayerSpec]], chunk: int) -> list[KVCacheGroup]:
+def _window_groups(by_page: dict[int, dict[str, LayerSpec]], per_group: int) -> list[KVCacheGroup]:
+    """The layers of a window family in groups of `per_group` tuples of one layer of each page."""
     tuples = list(zip(*(layers.items() for layers in by_page.values()), strict=True))
-    count = -(-len(tuples) // chunk)
+    count = -(-len(tuples) // per_group)
     # Dealt out in turn, so that every pipeline stage gets a share of each group.
     return [
         KVCacheGroup.of(dict(layer for entry in tuples[index::count] for layer in entry))

@@ -35,7 +35,7 @@ class PlanOptions:
         running one and the last at a block end (`align`), or one for every block (`all`).
     hybrid_groups: False treats windowed layers as full attention, in one group.
     cross_layer_packing: put all layers' pages of a block side by side if there are several groups.
-    group_policy, group_price: how many layers a group gets (`prefixhash.layout.groups`).
+    group_policy, group_price: how many layers a group gets (`equal_group_size`).
     draft_layers: layers of a draft model; the groups that hold one are marked.
     count_null_block: treat the null block as usable, as vLLM before 0.29 does; only for comparison.
     """

@@ -1,19 +1,26 @@
-"""A new architecture is one row: with it, its configs are read, listed and planned."""
+"""A new member is one row or one class: with it alone, it is read, listed, planned and shown."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 from prefixhash.cli.main import main
 from prefixhash.errors import UnknownArchitectureError
 from prefixhash.layout import (
+    AttentionSpec,
+    BlockNeed,
     FullAttentionSpec,
+    PlanOptions,
     SlidingWindowSpec,
     known_model_types,
+    plan_kv_cache,
     read_model_config,
+    tensor_views,
 )
 from prefixhash.layout.models import architectures, attention
 
@@ -65,3 +72,35 @@ def test_a_row_is_enough_for_the_command(
     ]
     assert main(["plan", "--list"]) == 0
     assert "toy" in capsys.readouterr().out.split()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EveryOtherSpec(AttentionSpec):
+    """Keeps every `step`-th token."""
+
+    kind: ClassVar[str] = "every_other"
+    title: ClassVar[str] = "one token in"
+    family: ClassVar[str] = "every_other"
+
+    step: int
+
+    @property
+    def reach(self) -> int:
+        return self.step
+
+    def _type_key(self) -> tuple[object, ...]:
+        return self.family, self.block_size, self.step
+
+    def _block_need(self, options: PlanOptions) -> BlockNeed:
+        return BlockNeed(self.block_size * self.step, None, 0)
+
+
+def test_a_class_is_enough_for_a_kind_of_layer() -> None:
+    shape: dict[str, Any] = {"block_size": 16, "num_kv_heads": 2, "head_size": 8}
+    layers = {"a": FullAttentionSpec(**shape), "b": EveryOtherSpec(step=4, **shape)}
+    plan = plan_kv_cache(layers, 1 << 20, PlanOptions(max_model_len=640))
+    assert [group.kind for group in plan.groups] == ["full_attention", "every_other"]
+    assert [group.title for group in plan.groups] == ["full attention", "one token in 4"]
+    assert plan.blocks_needed() == (40, 10)
+    views = tensor_views(plan.groups, plan.layout, plan.num_blocks)
+    assert views["a"][0].shape == views["b"][0].shape
