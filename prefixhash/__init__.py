@@ -14,6 +14,7 @@ from prefixhash.errors import (
     InvalidProfileError,
     InvalidRequestError,
     InvariantError,
+    ModelConfigError,
     NoCommonBlockSizeError,
     NotEnoughMemoryError,
     OutOfBlocksError,
@@ -21,6 +22,7 @@ from prefixhash.errors import (
     PrefixHashError,
     StaleHitError,
     TraceFormatError,
+    UnknownArchitectureError,
     UnsupportedCombinationError,
 )
 from prefixhash.hashing import (
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         CrossAttentionSpec,
         EncoderOnlyAttentionSpec,
         FullAttentionSpec,
+        HiddenStateSpec,
         KVCacheGroup,
         KVCachePlan,
         KVCacheTensor,
@@ -74,6 +77,7 @@ __all__ = [
     "EncoderOnlyAttentionSpec",
     "FullAttentionSpec",
     "HashProfile",
+    "HiddenStateSpec",
     "IncompatibleLayersError",
     "IncompatiblePageSizesError",
     "InconsistentWorkersError",
@@ -88,6 +92,7 @@ __all__ = [
     "LoRARequest",
     "MLAAttentionSpec",
     "MambaSpec",
+    "ModelConfigError",
     "MultiModalFeature",
     "NoCommonBlockSizeError",
     "NotEnoughMemoryError",
@@ -102,6 +107,7 @@ __all__ = [
     "SlidingWindowSpec",
     "StaleHitError",
     "TraceFormatError",
+    "UnknownArchitectureError",
     "UnsupportedCombinationError",
     "__version__",
     "approximate_gcd",
@@ -117,31 +123,7 @@ __all__ = [
 ]
 
 # Planning is imported when one of its names is first used: a router that only hashes skips it.
-_LAYOUT = frozenset(
-    {
-        "ChunkedLocalAttentionSpec",
-        "CrossAttentionSpec",
-        "EncoderOnlyAttentionSpec",
-        "FullAttentionSpec",
-        "KVCacheGroup",
-        "KVCachePlan",
-        "KVCacheTensor",
-        "MLAAttentionSpec",
-        "MambaSpec",
-        "PlanOptions",
-        "SlidingWindowMLASpec",
-        "SlidingWindowSpec",
-        "approximate_gcd",
-        "auto_fit_max_model_len",
-        "bucket_layers_by_page_size",
-        "estimate_max_model_len",
-        "group_layer_tuples",
-        "group_layers",
-        "pack_kv_cache",
-        "plan_kv_cache",
-        "plan_workers",
-    }
-)
+_LAYOUT = frozenset(__all__).difference(globals())
 
 
 def __getattr__(name: str) -> object:
@@ -153,4 +135,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAYOUT})
+    return sorted({*globals(), *__all__})

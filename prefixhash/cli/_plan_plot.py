@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Sequence
 from typing import Any
 
-from prefixhash.cli._plan_text import kind_text
+from prefixhash.cli._outputs import check_writable
 from prefixhash.cli._tables import size
 from prefixhash.errors import InvalidArgumentError, PrefixHashError
 from prefixhash.layout import KVCachePlan, ModelLayers
@@ -23,23 +24,31 @@ _Cell = tuple[int, int, tuple[str, ...]]
 _SHADES = ("#d9d9d9", "#f7f7f7")
 
 
-def save_picture(path: str, model: ModelLayers, plans: Sequence[KVCachePlan]) -> None:
-    """Writes one panel per pipeline stage that has layers.
+def check_picture(path: str) -> None:
+    """What can be said before there is anything to draw.
 
-    Raises `InvalidArgumentError` for another file type, `PrefixHashError` without matplotlib.
+    Raises `InvalidArgumentError` for another file type, `OSError` for a file that cannot be
+    written, `PrefixHashError` without matplotlib.
     """
     if os.path.splitext(path)[1].lower() not in _FORMATS:
         problem = f"use a file name that ends in {', '.join(_FORMATS)}"
         raise InvalidArgumentError("--plot", path, problem)
-    shown = [(stage, plan) for stage, plan in enumerate(plans) if plan.bytes_per_block]
-    if not shown:
-        raise PrefixHashError("nothing to plot: the model caches nothing")
+    check_writable(path)
     try:
-        import matplotlib
-        from matplotlib.figure import Figure
+        importlib.import_module("matplotlib.figure")
     except ImportError as error:
         needed = "--plot needs matplotlib: pip install 'prefixhash[cli]'"
         raise PrefixHashError(needed) from error
+
+
+def save_picture(path: str, model: ModelLayers, plans: Sequence[KVCachePlan]) -> None:
+    """Writes one panel per pipeline stage that has layers, to a path that `check_picture` takes."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    shown = [(stage, plan) for stage, plan in enumerate(plans) if plan.bytes_per_block]
+    if not shown:
+        raise PrefixHashError("nothing to plot: the model caches nothing")
     # The same plan gives the same bytes: no time of day, no random ids.
     with matplotlib.rc_context({"svg.hashsalt": "prefixhash", "font.size": 9}):
         figure = make_figure(Figure, model, shown)
@@ -73,7 +82,7 @@ def _draw(panel: Any, plan: KVCachePlan) -> None:
     panel.set_xlim(0, plan.bytes_per_block / unit)
     panel.set_ylim(len(plan.groups) - 0.4, -0.6)
     panel.set_yticks(range(len(plan.groups)))
-    names = [f"group {i}: {kind_text(group)}" for i, group in enumerate(plan.groups)]
+    names = [f"group {i}: {group.title}" for i, group in enumerate(plan.groups)]
     panel.set_yticklabels(names)
     panel.tick_params(axis="y", length=0)
     panel.set_xlabel(f"bytes of the block ({name})" if unit > 1 else "bytes of the block")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from prefixhash.cli._tables import size
-from prefixhash.layout import KVCacheGroup, KVCachePlan, ModelLayers
+from prefixhash.layout import KVCachePlan, ModelLayers
 from prefixhash.layout.picture import (
     Run,
     Segment,
@@ -17,12 +17,6 @@ from prefixhash.layout.picture import (
 
 _WIDTH = 72
 _UNUSED = "."
-_KINDS = {
-    "mla": "MLA",
-    "sliding_window_mla": "sliding-window MLA",
-    "mamba": "state (Mamba)",
-    "hidden_state": "hidden states",
-}
 
 
 def plan_lines(model: ModelLayers, plans: Sequence[KVCachePlan]) -> Iterator[str]:
@@ -39,13 +33,6 @@ def plan_lines(model: ModelLayers, plans: Sequence[KVCachePlan]) -> Iterator[str
             yield f"One block{where}: {plan.bytes_per_block} bytes ({_arrangement(plan)})"
             yield from picture(plan)
             yield from _columns(_run_rows(plan), left=(1, 2, 3))
-
-
-def kind_text(group: KVCacheGroup) -> str:
-    """`sliding window 1024`."""
-    kind = _KINDS.get(group.kind, group.kind.replace("_", " "))
-    reach = group.window or group.chunk
-    return f"{kind} {reach}" if reach else kind
 
 
 def picture(plan: KVCachePlan, width: int = _WIDTH) -> Iterator[str]:
@@ -109,7 +96,7 @@ def _group_rows(plans: Sequence[KVCachePlan]) -> list[list[str]]:
     for index, group in enumerate(plans[0].groups):
         layers = sum(len(plan.groups[index].layer_names) for plan in plans)
         unused = [_share(plan.unused_bytes[index], plan.bytes_per_block) for plan in plans]
-        rows.append([str(index), kind_text(group), str(layers), str(group.block_size)])
+        rows.append([str(index), group.title, str(layers), str(group.block_size)])
         rows[-1] += [str(needs[index]), "; ".join(unused)]
     return rows
 

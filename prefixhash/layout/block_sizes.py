@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from prefixhash import _arguments
 from prefixhash.errors import (
     InvalidArgumentError,
     NoCommonBlockSizeError,
     UnsupportedCombinationError,
 )
+from prefixhash.layout.checks import instance, instances, keep_integers, sequence
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import LayerSpec
-from prefixhash.layout.options import (
-    STATE_CACHE_MODES,
-    require_integer,
-    require_one_of,
-    require_positive,
-)
+from prefixhash.layout.options import STATE_CACHE_MODES
 from prefixhash.layout.specs import MambaSpec
 
 
@@ -30,7 +27,7 @@ class MultipleOf:
     base: int
 
     def __post_init__(self) -> None:
-        require_positive("base", self.base)
+        keep_integers(self, 1, "base")
 
 
 KernelBlockSize = int | MultipleOf
@@ -68,21 +65,23 @@ def resolve_block_sizes(
     Without caching or a connector, or where a state group's block is not the configured one,
     hashes are as coarse as the scheduler's blocks.
     """
-    require_positive("block_size", block_size)
-    require_positive("context_ranks", context_ranks)
-    if len(groups) <= 1:
+    block_size = _arguments.integer("block_size", block_size, 1)
+    context_ranks = _arguments.integer("context_ranks", context_ranks, 1)
+    hash_block_size = _arguments.optional_integer("hash_block_size", hash_block_size, 1)
+    caching = _arguments.flag("prefix_caching", prefix_caching)
+    caching |= _arguments.flag("connector", connector)
+    specs = _specs_of(groups)
+    if len(specs) <= 1:
         return BlockSizes(block_size * context_ranks, block_size * context_ranks)
     if context_ranks > 1:
         problem = "context parallelism needs a single group: use 1 rank or one kind of layer"
         raise UnsupportedCombinationError("context_ranks", problem)
-    sizes = [group.block_size for group in groups]
+    sizes = [spec.block_size for spec in specs]
     scheduler = math.lcm(*sizes)
-    specs = [group.spec if isinstance(group, KVCacheGroup) else group for group in groups]
     states = any(isinstance(spec, MambaSpec) and spec.block_size != block_size for spec in specs)
-    if states or not (prefix_caching or connector):
+    if states or not caching:
         return BlockSizes(scheduler, scheduler)
     hashed = math.gcd(*sizes) if hash_block_size is None else hash_block_size
-    require_positive("hash_block_size", hashed)
     if any(size % hashed for size in sizes):
         problem = f"must divide every group's block size {sizes}: use {math.gcd(*sizes)}"
         raise InvalidArgumentError("hash_block_size", hashed, problem)
@@ -99,15 +98,17 @@ def select_kernel_block_size(
     `NoCommonBlockSizeError`. A block is then block_size / k kernel blocks; token slots stay the
     same.
     """
-    require_positive("block_size", block_size)
-    for sizes in supported:
-        _check_sizes("supported", sizes)
-    exact = {size for sizes in supported for size in sizes if isinstance(size, int)}
+    block_size = _arguments.integer("block_size", block_size, 1)
+    kernels = tuple(
+        _kernel_sizes("supported", sizes)
+        for sizes in sequence("supported", supported, "a sequence of sizes for each kernel")
+    )
+    exact = {size for sizes in kernels for size in sizes if isinstance(size, int)}
     candidates = [block_size, *sorted(exact, reverse=True)]
     for candidate in candidates:
-        if block_size % candidate == 0 and all(_takes(sizes, candidate) for sizes in supported):
+        if block_size % candidate == 0 and all(_takes(sizes, candidate) for sizes in kernels):
             return candidate
-    raise NoCommonBlockSizeError(block_size, tuple(tuple(sizes) for sizes in supported))
+    raise NoCommonBlockSizeError(block_size, kernels)
 
 
 def align_attention_with_states(
@@ -129,11 +130,12 @@ def align_attention_with_states(
     `equal_pages`: padding is not allowed; `block_size` is overridden by the exact block, and a
     state that no whole kernel block matches is refused.
     """
-    require_positive("bytes_per_token", bytes_per_token)
-    require_integer("state_bytes", state_bytes, 0)
-    require_positive("block_size", block_size, optional=True)
-    require_positive("state_block_size", state_block_size, optional=True)
-    require_one_of("state_cache_mode", state_cache_mode, STATE_CACHE_MODES)
+    bytes_per_token = _arguments.integer("bytes_per_token", bytes_per_token, 1)
+    state_bytes = _arguments.integer("state_bytes", state_bytes)
+    block_size = _arguments.optional_integer("block_size", block_size, 1)
+    state_block_size = _arguments.optional_integer("state_block_size", state_block_size, 1)
+    _arguments.choice("state_cache_mode", state_cache_mode, STATE_CACHE_MODES)
+    _arguments.flag("equal_pages", equal_pages)
     kernel = _smallest(kernel_block_sizes)
     if state_bytes == 0:
         return AlignedBlocks(block_size or kernel, None, None)
@@ -158,11 +160,13 @@ def grow_quantised_blocks(
     Blocks grow in units of the larger of the smallest kernel block and the layer's block; those
     of `others` that have the smallest page are padded to the grown page. Returns new specs.
     """
-    others = tuple(others)
+    instance("quantised", quantised, LayerSpec, "a layer spec")
+    others = instances("others", others, LayerSpec, "layer specs")
+    kernel = _smallest(kernel_block_sizes)
     if not others:
         return quantised, ()
     smallest = min(spec.page_size_bytes for spec in others)
-    unit = max(_smallest(kernel_block_sizes), quantised.block_size)
+    unit = max(kernel, quantised.block_size)
     page = quantised.with_block_size(unit).page_size_bytes
     grown = quantised.with_block_size(unit * -(-smallest // page))
     return grown, tuple(
@@ -178,17 +182,28 @@ def _takes(sizes: Sequence[KernelBlockSize], block_size: int) -> bool:
     )
 
 
-def _check_sizes(argument: str, sizes: Sequence[KernelBlockSize]) -> None:
-    for size in sizes:
-        if not isinstance(size, MultipleOf):
-            require_positive(argument, size)
+def _kernel_sizes(name: str, sizes: Any) -> tuple[KernelBlockSize, ...]:
+    """The sizes that a kernel takes, checked."""
+    return tuple(
+        size if isinstance(size, MultipleOf) else _arguments.integer(name, size, 1)
+        for size in sequence(name, sizes, "a sequence of sizes and MultipleOf rules")
+    )
 
 
 def _smallest(sizes: Sequence[KernelBlockSize]) -> int:
-    if not sizes:
+    known = _kernel_sizes("kernel_block_sizes", sizes)
+    if not known:
         raise InvalidArgumentError("kernel_block_sizes", sizes, "at least one is needed")
-    _check_sizes("kernel_block_sizes", sizes)
-    return min(size.base if isinstance(size, MultipleOf) else size for size in sizes)
+    return min(size.base if isinstance(size, MultipleOf) else size for size in known)
+
+
+def _specs_of(groups: Sequence[KVCacheGroup | LayerSpec]) -> list[LayerSpec]:
+    """What says how many blocks each group needs."""
+    specs = []
+    for group in sequence("groups", groups, "a sequence of groups or layer specs"):
+        spec = group.spec if isinstance(group, KVCacheGroup) else group
+        specs.append(instance("groups", spec, LayerSpec, "a sequence of groups or layer specs"))
+    return specs
 
 
 def _exact_blocks(

@@ -9,30 +9,31 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from prefixhash import _arguments
 from prefixhash.errors import (
     IncompatibleLayersError,
     IncompatiblePageSizesError,
     InvalidArgumentError,
 )
+from prefixhash.layout.checks import instance, mapping_of, sequence
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.latent_tuples import group_latent_model
-from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
-from prefixhash.layout.merge import same_type, try_merge
-from prefixhash.layout.options import PlanOptions, all_are, options_or_default, require_positive
+from prefixhash.layout.layer_spec import LayerSpec
+from prefixhash.layout.merge import are_of_one_type, try_merge
+from prefixhash.layout.options import PlanOptions, options_or_default
 from prefixhash.layout.specs import (
-    ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     HiddenStateSpec,
-    MambaSpec,
     MLAAttentionSpec,
     SlidingWindowMLASpec,
-    SlidingWindowSpec,
 )
 
 Layers = Mapping[str, LayerSpec]
 
+# More layers than this are a mistyped number, which only takes time.
+_MOST_LAYERS = 1_000_000
 # Below this ratio of the largest to the smallest bucket, groups take the largest one's size.
 _REFERENCE_RATIO = 1.5
 
@@ -61,11 +62,7 @@ def group_layers(
 
 
 def _check(layers: Layers, options: PlanOptions) -> None:
-    if not isinstance(layers, Mapping):
-        raise InvalidArgumentError("layer_specs", layers, "must map layer names to specs")
-    if not all_are(LayerSpec, layers.values()):
-        name = next(name for name, spec in layers.items() if not isinstance(spec, LayerSpec))
-        raise InvalidArgumentError(f"layer_specs[{name!r}]", layers[name], "must be a layer spec")
+    mapping_of("layer_specs", layers, LayerSpec, "layer specs")
     unknown = [name for name in options.draft_layers if name not in layers]
     if unknown:
         raise InvalidArgumentError("draft_layers", unknown, "are not among the layers")
@@ -78,13 +75,12 @@ def unify_page_sizes(layers: Layers) -> dict[str, LayerSpec]:
     block, is padded; so is a page whose kernel reads by block stride. Otherwise
     `IncompatiblePageSizesError`.
     """
+    mapping_of("layers", layers, LayerSpec, "layer specs")
     sizes = {spec.page_size_bytes for spec in layers.values()}
     if len(sizes) <= 1:
         return dict(layers)
     largest = max(layers, key=lambda name: layers[name].page_size_bytes)
-    # A state view needs pages that are whole numbers of each of its elements.
-    granules = (spec.granule for spec in layers.values() if isinstance(spec, MambaSpec))
-    granule = math.lcm(*granules)
+    granule = math.lcm(*(spec.granule for spec in layers.values()))
     page = -(-max(sizes) // granule) * granule
     made: dict[LayerSpec, LayerSpec] = {}
     for name, spec in layers.items():
@@ -102,10 +98,13 @@ def equal_group_size(counts: Sequence[int], options: PlanOptions) -> int:
     equals the largest. Padding slots are bytes that no layer uses; every group is one more block
     table to fill at each step.
     """
+    instance("options", options, PlanOptions, "PlanOptions")
+    counts = [
+        _arguments.integer("counts", count, 1, _MOST_LAYERS)
+        for count in sequence("counts", counts, "a sequence of the layers of each bucket")
+    ]
     if not counts:
         raise InvalidArgumentError("counts", counts, "at least one bucket is needed")
-    for count in counts:
-        require_positive("counts", count)
     low, high = min(counts), max(counts)
     if options.group_policy == "reference":
         return high if high < _REFERENCE_RATIO * low else low
@@ -128,7 +127,7 @@ def _group(layers: Layers, options: PlanOptions) -> tuple[KVCacheGroup, ...]:
     merged = try_merge(examples)
     if merged is not None:
         return (KVCacheGroup(tuple(layers), merged),)
-    if same_type(examples.values()):
+    if are_of_one_type(examples.values()):
         return (KVCacheGroup.of(layers),)
     if any(isinstance(spec, SlidingWindowMLASpec) for spec in examples.values()):
         return group_latent_model(layers)
@@ -169,15 +168,10 @@ def _hidden_page(name: str, spec: HiddenStateSpec, page: int) -> HiddenStateSpec
 
 
 def _with_page_size(name: str, spec: LayerSpec, largest: str, page: int) -> LayerSpec:
-    small = spec.page_size_bytes
-    if isinstance(spec, MambaSpec):
-        return spec.padded_to(page)
-    if page % small == 0:
-        # Pages grow no faster than blocks; what alignment loses on the way is padded.
-        return spec.with_block_size(spec.block_size * (page // small)).padded_to(page)
-    if isinstance(spec, AttentionSpec) and spec.reads_by_block_stride:
-        return spec.padded_to(page)
-    sizes = {name: small, largest: page}
+    grown = spec.grown_to(page)
+    if grown is not None:
+        return grown
+    sizes = {name: spec.page_size_bytes, largest: page}
     problem = (
         "the smaller page does not divide the larger one: choose block sizes that fit, or a kernel "
         "that reads by block stride (reads_by_block_stride)"
@@ -187,14 +181,13 @@ def _with_page_size(name: str, spec: LayerSpec, largest: str, page: int) -> Laye
 
 def _without_hybrid(layers: Layers) -> Layers:
     """All layers as one type: windowed ones keep every token and only record their window."""
-    if not layers or try_merge(layers) is not None or same_type(layers.values()):
+    if not layers or try_merge(layers) is not None or are_of_one_type(layers.values()):
         return layers
     full = (FullAttentionSpec, MLAAttentionSpec)
     anchor = next((spec for spec in layers.values() if isinstance(spec, full)), None)
     if anchor is not None:
-        block_size = anchor.block_size
-        layers = {name: _as_full(spec, block_size) for name, spec in layers.items()}
-    if try_merge(layers) is None and not same_type(layers.values()):
+        layers = {name: spec.as_full(anchor.block_size) for name, spec in layers.items()}
+    if try_merge(layers) is None and not are_of_one_type(layers.values()):
         names = (
             tuple(layers)[:1]
             + tuple(
@@ -207,23 +200,3 @@ def _without_hybrid(layers: Layers) -> Layers:
         problem = "hybrid_groups is off and these layers cannot become one type: turn it on"
         raise IncompatibleLayersError(names, "type", keys, problem)
     return layers
-
-
-def _as_full(spec: LayerSpec, block_size: int) -> LayerSpec:
-    convert: Callable[..., LayerSpec] = FullAttentionSpec
-    if isinstance(spec, SlidingWindowMLASpec):
-        convert = MLAAttentionSpec
-        changes: dict[str, object] = {"block_size": block_size}
-        if block_size != spec.block_size:
-            changes["page_size_padded"] = spec.with_block_size(block_size).page_size_padded
-    elif isinstance(spec, SlidingWindowSpec):
-        changes = {"recorded_window": spec.window}
-    elif isinstance(spec, ChunkedLocalAttentionSpec):
-        changes = {"recorded_chunk": spec.chunk}
-    else:
-        return spec
-    kept = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
-    del kept["chunk" if "chunk" in kept else "window"]
-    # Of no use in a single group, and vLLM drops it, too.
-    del kept["reads_by_block_stride"]
-    return convert(**{**kept, **changes})

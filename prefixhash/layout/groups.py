@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from prefixhash.errors import InvalidArgumentError
+from prefixhash.layout.checks import (
+    instance,
+    instances,
+    keep,
+    keep_flags,
+    layer_names,
+)
 from prefixhash.layout.layer_spec import LayerSpec
-from prefixhash.layout.merge import same_type
-from prefixhash.layout.options import all_are, names_of
+from prefixhash.layout.merge import are_of_one_type
 
 
 @dataclass(frozen=True)
@@ -29,36 +35,40 @@ class KVCacheGroup:
     overlay: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layer_names", names_of("layer_names", self.layer_names))
+        keep(self, "layer_names", layer_names("layer_names", self.layer_names))
+        keep_flags(self, "is_draft", "overlay")
         if len(set(self.layer_names)) < len(self.layer_names):
             raise InvalidArgumentError("layer_names", self.layer_names, "a layer is named twice")
-        if not isinstance(self.spec, LayerSpec):
-            raise InvalidArgumentError("spec", self.spec, "must be a layer spec")
+        instance("spec", self.spec, LayerSpec, "a layer spec")
         if self.layer_specs is None:
             return
-        object.__setattr__(self, "layer_specs", tuple(self.layer_specs))
-        if not all_are(LayerSpec, self.layer_specs):
-            raise InvalidArgumentError(
-                "layer_specs", self.layer_specs, "must hold layer specs only"
-            )
-        if len(self.layer_specs) != len(self.layer_names):
+        specs = instances("layer_specs", self.layer_specs, LayerSpec, "layer specs")
+        keep(self, "layer_specs", specs)
+        if len(specs) != len(self.layer_names):
             problem = f"must hold one spec per layer ({len(self.layer_names)})"
-            raise InvalidArgumentError("layer_specs", len(self.layer_specs), problem)
-        if not same_type((self.spec, *self.layer_specs)):
+            raise InvalidArgumentError("layer_specs", len(specs), problem)
+        if not are_of_one_type((self.spec, *specs)):
             problem = "layers of one group must be of one type (block size, kind, window)"
-            raise InvalidArgumentError("layer_specs", self.layer_specs, problem)
+            raise InvalidArgumentError("layer_specs", specs, problem)
 
     @classmethod
     def of(cls, layers: Mapping[str, LayerSpec], *, overlay: bool = False) -> KVCacheGroup:
         """A group with a spec per layer; `layers` (name to spec) must be of one type."""
-        if not layers:
-            raise InvalidArgumentError("layers", {}, "at least one layer is needed")
+        if not isinstance(layers, Mapping) or not layers:
+            problem = "must be a mapping of at least one layer to its spec"
+            raise InvalidArgumentError("layers", layers, problem)
         specs = tuple(layers.values())
         return cls(tuple(layers), specs[0], specs, overlay=overlay)
 
     @property
     def kind(self) -> str:
         return self.spec.kind
+
+    @property
+    def title(self) -> str:
+        """The kind as people read it, with its reach: `sliding window 1024`."""
+        reach = self.spec.reach
+        return self.spec.title if reach is None else f"{self.spec.title} {reach}"
 
     @property
     def block_size(self) -> int:
@@ -106,6 +116,8 @@ class KVCacheGroup:
 
         The block need stays the whole model's; the draft mark stays only where a layer remains.
         """
+        if not isinstance(owned, frozenset):
+            owned = frozenset(layer_names("owned", owned))
         kept = [index for index, name in enumerate(self.layer_names) if name in owned]
         if len(kept) == len(self.layer_names):
             return self
@@ -116,3 +128,8 @@ class KVCacheGroup:
             layer_specs=None if specs is None else tuple(specs[index] for index in kept),
             is_draft=self.is_draft and bool(kept),
         )
+
+
+def groups_of(groups: Sequence[KVCacheGroup]) -> tuple[KVCacheGroup, ...]:
+    """`groups` as a tuple; raises `InvalidArgumentError` for anything but groups."""
+    return instances("groups", groups, KVCacheGroup, "KVCacheGroup values")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError, UnsupportedCombinationError
+from prefixhash.layout.checks import integers, keep, mapping_of, sequence
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import AttentionSpec
-from prefixhash.layout.options import require_positive
 
 Axis = str | int
+_PERMUTATION = "a permutation of the places of the axes"
 _NAMES = ("blocks", "tokens", "heads", "vector", "row")
 
 
@@ -27,18 +29,20 @@ class KernelLayout:
     order: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "axes", tuple(self.axes))
-        order = tuple(range(len(self.axes)) if self.order is None else self.order)
-        object.__setattr__(self, "order", order)
-        if sorted(order) != list(range(len(self.axes))):
-            raise InvalidArgumentError("order", self.order, "must be a permutation of the axes")
-        for axis in self.axes:
-            if not isinstance(axis, str):
-                require_positive("axes", axis)
-        bad = [axis for axis in self.axes if isinstance(axis, str) and axis not in _NAMES]
-        if bad or self.axes.count("blocks") != 1:
+        axes = tuple(
+            axis if isinstance(axis, str) else _arguments.integer("axes", axis, 1)
+            for axis in sequence("axes", self.axes, "a sequence of names and sizes")
+        )
+        bad = [axis for axis in axes if isinstance(axis, str) and axis not in _NAMES]
+        if bad or axes.count("blocks") != 1:
             problem = f"use 'blocks' once, and {', '.join(_NAMES[1:])} or sizes"
             raise InvalidArgumentError("axes", self.axes, problem)
+        keep(self, "axes", axes)
+        places = tuple(range(len(axes)))
+        order = places if self.order is None else integers("order", self.order, 0, _PERMUTATION)
+        if sorted(order) != list(places):
+            raise InvalidArgumentError("order", self.order, f"must be {_PERMUTATION}")
+        keep(self, "order", order)
 
     @property
     def physical(self) -> tuple[int, ...]:
@@ -98,15 +102,11 @@ def layouts_by_layer(groups: Sequence[KVCacheGroup], layouts: Layouts) -> dict[s
 def _check_layouts(groups: Sequence[KVCacheGroup], layouts: Layouts) -> None:
     if layouts is None or isinstance(layouts, KernelLayout):
         return
-    if not isinstance(layouts, Mapping):
-        problem = "must be a KernelLayout, or map layer names to them"
-        raise InvalidArgumentError("layouts", layouts, problem)
+    mapping_of("layouts", layouts, KernelLayout, "a KernelLayout, or a mapping to them")
     known = {name for group in groups for name in group.layer_names}
-    for name, layout in layouts.items():
+    for name in layouts:
         if name not in known:
             raise InvalidArgumentError("layouts", name, "is no layer of this plan")
-        if not isinstance(layout, KernelLayout):
-            raise InvalidArgumentError(f"layouts[{name!r}]", layout, "must be a KernelLayout")
 
 
 def select_common_layout(supported: Sequence[Iterable[str]]) -> str:
@@ -114,7 +114,11 @@ def select_common_layout(supported: Sequence[Iterable[str]]) -> str:
 
     Raises `UnsupportedCombinationError` with each stage's layouts if there is none.
     """
-    stages = [list(names) for names in supported]
+    what = "a sequence of layout names for each stage"
+    stages = [
+        [_arguments.text("supported", name) for name in sequence("supported", names, what)]
+        for names in sequence("supported", supported, what)
+    ]
     if not stages:
         raise InvalidArgumentError("supported", supported, "at least one stage is needed")
     for name in stages[0]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from prefixhash.errors import IncompatibleLayersError
+from prefixhash.errors import IncompatibleLayersError, InvalidArgumentError
+from prefixhash.layout.checks import mapping_of, sequence
 from prefixhash.layout.gcd import approximate_gcd
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
@@ -29,6 +30,10 @@ def group_layer_tuples(families: Sequence[Layers]) -> tuple[KVCacheGroup, ...]:
     page size must occur equally often. Raises `IncompatibleLayersError` where that cannot be. The
     given specs are left alone.
     """
+    families = [
+        mapping_of(f"families[{index}]", family, LayerSpec, "layer specs")
+        for index, family in enumerate(sequence("families", families, "a sequence of families"))
+    ]
     if not families or not families[0]:
         first = {name: spec.kind for family in families for name, spec in family.items()}
         problem = "window-latent layers need latent layers beside them"
@@ -37,11 +42,11 @@ def group_layer_tuples(families: Sequence[Layers]) -> tuple[KVCacheGroup, ...]:
     for family in families[1:]:
         _require_family(family, SlidingWindowMLASpec)
     tuples = [_most_frequent_page(family) for family in families]
-    chunk = approximate_gcd(tuples, lower_bound=tuples[0])
+    per_group = approximate_gcd(tuples, lower_bound=tuples[0])
     pages = sorted({spec.page_size_bytes for spec in families[0].values()})
     groups = [KVCacheGroup.of(families[0])]
     for family in families[1:]:
-        groups += _window_groups(_padded_by_page(family, pages), chunk)
+        groups += _window_groups(_padded_by_page(family, pages), per_group)
     return tuple(groups)
 
 
@@ -73,7 +78,9 @@ def group_latent_model(layers: Layers) -> tuple[KVCacheGroup, ...]:
 
 
 def _require_family(family: Layers, kind: type[LayerSpec]) -> None:
-    first, spec = next(iter(family.items()))
+    first, spec = next(iter(family.items()), (None, None))
+    if first is None or spec is None:
+        raise InvalidArgumentError("families", family, "a family without layers: leave it out")
     for name, other in family.items():
         if not isinstance(other, kind):
             problem = f"a family must hold {kind.kind} layers only"
@@ -116,9 +123,10 @@ def _padded_up(name: str, spec: LayerSpec, pages: list[int]) -> LayerSpec:
     raise IncompatibleLayersError((name, "latent"), "page_size_bytes", sizes, problem)
 
 
-def _window_groups(by_page: dict[int, dict[str, LayerSpec]], chunk: int) -> list[KVCacheGroup]:
+def _window_groups(by_page: dict[int, dict[str, LayerSpec]], per_group: int) -> list[KVCacheGroup]:
+    """The layers of a window family in groups of `per_group` tuples of one layer of each page."""
     tuples = list(zip(*(layers.items() for layers in by_page.values()), strict=True))
-    count = -(-len(tuples) // chunk)
+    count = -(-len(tuples) // per_group)
     # Dealt out in turn, so that every pipeline stage gets a share of each group.
     return [
         KVCacheGroup.of(dict(layer for entry in tuples[index::count] for layer in entry))

@@ -6,11 +6,14 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from prefixhash.errors import InvalidArgumentError
-from prefixhash.layout.options import BlockNeed, PlanOptions, require_bool, require_positive
+from prefixhash import _arguments
+from prefixhash.errors import InvalidArgumentError, UnsupportedCombinationError
+from prefixhash.layout.checks import instance, keep, keep_flags, keep_integers
+from prefixhash.layout.options import BlockNeed, PlanOptions
 from prefixhash.layout.row_formats import ITEM_SIZES, PLAIN, RowFormat, dtype_name
 
 SpecT = TypeVar("SpecT", bound="LayerSpec")
+AttentionT = TypeVar("AttentionT", bound="AttentionSpec")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -21,18 +24,29 @@ class LayerSpec:
     rounds the page up to a multiple, unless `page_size_padded` is given.
     """
 
-    kind: ClassVar[str]
+    # Name of the kind in records, "" for a base of several kinds; `title` is what people read.
+    kind: ClassVar[str] = ""
+    title: ClassVar[str] = ""
     # Layers of one family with equal blocks (and windows) need equally many blocks.
-    family: ClassVar[str]
+    family: ClassVar[str] = ""
+    # Whether anything is stored between two steps.
+    is_cached: ClassVar[bool] = True
+    # Worked out once for each spec, at construction; no fields. `identity` is what is compared and
+    # hashed: the class, and the fields in one form. Layers with equal `type_key` need equally many
+    # blocks and can form one group.
+    identity: ClassVar[tuple[object, ...]]
+    type_key: ClassVar[tuple[object, ...]]
 
     block_size: int
     page_size_padded: int | None = None
     alignment: int | None = None
 
     def __post_init__(self) -> None:
-        require_positive("block_size", self.block_size)
-        require_positive("page_size_padded", self.page_size_padded, optional=True)
-        require_positive("alignment", self.alignment, optional=True)
+        if not self.kind:
+            problem = "is what several kinds share: use one of them, such as FullAttentionSpec"
+            raise UnsupportedCombinationError(type(self).__name__, problem)
+        keep_integers(self, 1, "block_size")
+        keep_integers(self, 1, "page_size_padded", "alignment", optional=True)
         self._check()
         real = self._content_bytes()
         page = -(-real // (self.alignment or 1)) * (self.alignment or 1)
@@ -41,11 +55,11 @@ class LayerSpec:
         if page < real:
             problem = f"is below the {real} bytes that the page holds"
             raise InvalidArgumentError("page_size_padded", page, problem)
-        set_once = object.__setattr__
-        set_once(self, "_content", real)
-        set_once(self, "_page", page)
-        set_once(self, "_identity", (type(self), *self._compared().values()))
-        set_once(self, "_hash", hash(self._identity))  # type: ignore[attr-defined]
+        keep(self, "_content", real)
+        keep(self, "_page", page)
+        keep(self, "identity", (type(self), *self._compared().values()))
+        keep(self, "_hash", hash(self.identity))
+        keep(self, "type_key", self._type_key())
 
     def _check(self) -> None:
         """Normalises and checks the fields of the kind."""
@@ -73,16 +87,28 @@ class LayerSpec:
         return self.block_size
 
     @property
-    def type_key(self) -> tuple[object, ...]:
-        """Layers with equal keys need equally many blocks and can form one group."""
+    def reach(self) -> int | None:
+        """Tokens of the window or chunk that is kept; None where that is no fixed number."""
+        return None
+
+    @property
+    def granule(self) -> int:
+        """The page is a whole number of so many bytes."""
+        return 1
+
+    def _type_key(self) -> tuple[object, ...]:
         return self.family, self.block_size
 
     def block_need(self, options: PlanOptions) -> BlockNeed:
         """Most blocks that one request holds in this layer, as a function of its length."""
+        return self._block_need(instance("options", options, PlanOptions, "PlanOptions"))
+
+    def _block_need(self, options: PlanOptions) -> BlockNeed:
         raise NotImplementedError
 
     def with_block_size(self: SpecT, block_size: int) -> SpecT:
         """The same layer with other blocks; a padded page grows or shrinks with them."""
+        block_size = _arguments.integer("block_size", block_size, 1)
         padded = self.page_size_padded
         if padded is not None:
             padded = -(-padded * block_size // self.block_size)
@@ -90,9 +116,27 @@ class LayerSpec:
 
     def padded_to(self: SpecT, page_size: int) -> SpecT:
         """The same layer with a page of exactly `page_size` bytes."""
+        page_size = _arguments.integer("page_size", page_size, 1)
         if page_size == self.page_size_bytes:
             return self
         return dataclasses.replace(self, page_size_padded=page_size)
+
+    def grown_to(self: SpecT, page_size: int) -> SpecT | None:
+        """The same layer with a page of exactly `page_size` bytes: larger blocks, or padding if its
+        kernel takes that; None where neither comes to this size.
+        """
+        page_size = _arguments.integer("page_size", page_size, 1)
+        growth, rest = divmod(page_size, self.page_size_bytes)
+        if rest or not growth:
+            return None
+        # Pages grow no faster than blocks; what alignment loses on the way is padded.
+        return self.with_block_size(self.block_size * growth).padded_to(page_size)
+
+    def as_full(self, block_size: int) -> LayerSpec:
+        """The layer as one that keeps every token, beside layers with blocks of `block_size`
+        tokens; the layer itself where it keeps them all or has no such form.
+        """
+        return self
 
     def aligned_to(self: SpecT, alignment: int) -> SpecT:
         """The same layer with its page rounded up to a multiple of `alignment` bytes."""
@@ -103,8 +147,7 @@ class LayerSpec:
             return True
         if not isinstance(other, LayerSpec):
             return NotImplemented
-        mine, theirs = self._identity, other._identity  # type: ignore[attr-defined]
-        return bool(mine == theirs)
+        return self.identity == other.identity
 
     def __hash__(self) -> int:
         return self._hash  # type: ignore[attr-defined,no-any-return]
@@ -137,19 +180,23 @@ class AttentionSpec(LayerSpec):
     reads_by_block_stride: bool = False
 
     def _check(self) -> None:
-        require_positive("num_kv_heads", self.num_kv_heads)
-        require_positive("head_size", self.head_size)
-        require_positive("head_size_v", self.head_size_v, optional=True)
-        require_bool("reads_by_block_stride", self.reads_by_block_stride)
-        object.__setattr__(self, "dtype", dtype_name(self.dtype))
-        if not isinstance(self.row, RowFormat):
-            raise InvalidArgumentError("row", self.row, "must be a RowFormat, such as PLAIN")
+        keep_integers(self, 1, "num_kv_heads", "head_size")
+        keep_integers(self, 1, "head_size_v", optional=True)
+        keep_flags(self, "reads_by_block_stride")
+        keep(self, "dtype", dtype_name(self.dtype))
+        instance("row", self.row, RowFormat, "a RowFormat, such as PLAIN")
         if not self.row.is_plain and self.item_size != 1:
             problem = f"row format {self.row.name!r} stores bytes: use uint8 or another 1-byte type"
             raise InvalidArgumentError("dtype", self.dtype, problem)
 
     def _compared(self) -> dict[str, object]:
         return {**super()._compared(), "head_size_v": self.value_size}
+
+    def grown_to(self: AttentionT, page_size: int) -> AttentionT | None:
+        grown = super().grown_to(page_size)
+        if grown is None and self.reads_by_block_stride:
+            return self.padded_to(page_size)
+        return grown
 
     def _content_bytes(self) -> int:
         return self.rows_per_block * self.num_kv_heads * self.row_bytes

@@ -10,8 +10,9 @@ from prefixhash.errors import (
     InvalidArgumentError,
     UnsupportedCombinationError,
 )
+from prefixhash.layout.checks import instances, mapping_of
 from prefixhash.layout.layer_spec import LayerSpec
-from prefixhash.layout.specs import EncoderOnlyAttentionSpec, FullAttentionSpec
+from prefixhash.layout.specs import FullAttentionSpec
 
 # What a kernel attends to, not what is stored: may be recorded on some layers of a merged spec.
 _RECORDED = ("recorded_window", "recorded_chunk")
@@ -24,12 +25,9 @@ def merge_specs(layers: Mapping[str, LayerSpec]) -> LayerSpec:
     All fields must be equal, with one exception: layers that keep every token may record a window
     or a chunk on some layers only, and count as non-causal if one is.
     """
-    if not layers:
+    if not mapping_of("layers", layers, LayerSpec, "layer specs"):
         raise InvalidArgumentError("layers", {}, "at least one layer is needed")
     name, first = next(iter(layers.items()))
-    for other, spec in layers.items():
-        if not isinstance(spec, LayerSpec):
-            raise InvalidArgumentError(f"layers[{other!r}]", spec, "must be a layer spec")
     if all(spec == first for spec in layers.values()):
         return first
     changes: dict[str, object] = {}
@@ -62,12 +60,18 @@ def same_type(specs: Iterable[LayerSpec]) -> bool:
     Equal block sizes, and: all keep every token; or the same window; or the same chunk; or states
     with equally many speculative blocks; or all cross-attention. The order of layers is irrelevant.
     """
+    return are_of_one_type(instances("specs", specs, LayerSpec, "layer specs"))
+
+
+def are_of_one_type(specs: Iterable[LayerSpec]) -> bool:
+    """`same_type`, for specs that are known to be some."""
     distinct = set(specs)
     if len({spec.type_key for spec in distinct}) > 1:
         return False
-    if any(isinstance(spec, EncoderOnlyAttentionSpec) for spec in distinct):
-        problem = "such layers keep nothing between steps: leave them out"
-        raise UnsupportedCombinationError("encoder_only", problem)
+    for spec in distinct:
+        if not spec.is_cached:
+            problem = "such layers keep nothing between steps: leave them out"
+            raise UnsupportedCombinationError(spec.kind, problem)
     return True
 
 

@@ -11,15 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from prefixhash import _arguments
 from prefixhash.errors import NotEnoughMemoryError
-from prefixhash.layout.groups import KVCacheGroup
-from prefixhash.layout.options import (
-    BlockNeed,
-    PlanOptions,
-    options_or_default,
-    require_integer,
-    require_one_each,
-)
+from prefixhash.layout.checks import instances, keep
+from prefixhash.layout.groups import KVCacheGroup, groups_of
+from prefixhash.layout.options import BlockNeed, PlanOptions, one_each, options_or_default
 from prefixhash.layout.packing import lay_out_block
 
 
@@ -30,12 +26,14 @@ class NeedCurve:
     per_group: tuple[BlockNeed, ...]
 
     def __post_init__(self) -> None:
+        needs = instances("per_group", self.per_group, BlockNeed, "BlockNeed values")
+        keep(self, "per_group", needs)
         # Groups with equal needs are summed once.
-        object.__setattr__(self, "_counts", tuple(Counter(self.per_group).items()))
+        keep(self, "_counts", tuple(Counter(needs).items()))
 
     @classmethod
     def of(cls, groups: Sequence[KVCacheGroup], options: PlanOptions) -> NeedCurve:
-        return cls(tuple(group.spec.block_need(options) for group in groups))
+        return cls(tuple(group.spec.block_need(options) for group in groups_of(groups)))
 
     def blocks(self, length: int) -> tuple[int, ...]:
         """Blocks per group for a request of `length` tokens."""
@@ -51,6 +49,8 @@ class NeedCurve:
 
         Bisection over the closed form: log2(limit) evaluations of a few operations each.
         """
+        limit = _arguments.integer("limit", limit, 1)
+        blocks = _arguments.integer("blocks", blocks, None)
         if self.total(1) > blocks:
             return 0
         low, high = 1, limit
@@ -85,7 +85,7 @@ class Budget:
     def for_bytes(
         cls, bytes_per_block: int, available_memory: int, options: PlanOptions
     ) -> Budget | None:
-        require_integer("available_memory", available_memory, None)
+        available_memory = _arguments.integer("available_memory", available_memory, None)
         if bytes_per_block == 0:
             return None
         if options.num_blocks_override is not None:
@@ -109,6 +109,7 @@ def bytes_needed(groups: Sequence[KVCacheGroup], options: PlanOptions | None = N
     Blocks over all groups times the bytes of one block, padding included; without the null block.
     """
     options = options_or_default(options)
+    groups = groups_of(groups)
     layout = lay_out_block(groups, cross_layer_packing=options.cross_layer_packing)
     return sum(blocks_needed(groups, options)) * layout.bytes_per_block
 
@@ -122,6 +123,7 @@ def estimate_max_model_len(
     length give `max_model_len` or 0. O(log2(max_model_len) * kinds of groups).
     """
     options = options_or_default(options)
+    groups = groups_of(groups)
     budget = Budget.of(groups, available_memory, options)
     if budget is None:
         return options.max_model_len
@@ -140,17 +142,18 @@ def auto_fit_max_model_len(
     somewhere. Neither the options nor the groups are changed.
     """
     options = options_or_default(options)
-    require_one_each("groups_per_worker", groups_per_worker, "available_memory", available_memory)
+    workers, memories = one_each(
+        "groups_per_worker", groups_per_worker, "available_memory", available_memory
+    )
+    parts = [groups_of(groups) for groups in workers]
     lengths = [
         estimate_max_model_len(groups, memory, options)
-        for groups, memory in zip(groups_per_worker, available_memory, strict=True)
+        for groups, memory in zip(parts, memories, strict=True)
     ]
     longest = min(lengths, default=options.max_model_len)
     if longest == 0:
         worker = lengths.index(0)
-        check_enough_memory(
-            groups_per_worker[worker], available_memory[worker], options, worker=worker
-        )
+        check_enough_memory(parts[worker], memories[worker], options, worker=worker)
     return longest
 
 
@@ -167,6 +170,8 @@ def check_enough_memory(
     that fits, and `worker`.
     """
     options = options_or_default(options)
+    groups = groups_of(groups)
+    worker = _arguments.integer("worker", worker)
     budget = Budget.of(groups, available_memory, options)
     check_budgets(NeedCurve.of(groups, options), {worker: budget}, options)
 

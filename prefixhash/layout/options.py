@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from typing import Any
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError
+from prefixhash.layout.checks import (
+    instance,
+    keep,
+    keep_flags,
+    keep_integers,
+    layer_names,
+    sequence,
+)
 
 STATE_CACHE_MODES = ("none", "align", "all")
 GROUP_POLICIES = ("reference", "least_cost")
@@ -28,7 +35,7 @@ class PlanOptions:
         running one and the last at a block end (`align`), or one for every block (`all`).
     hybrid_groups: False treats windowed layers as full attention, in one group.
     cross_layer_packing: put all layers' pages of a block side by side if there are several groups.
-    group_policy, group_price: how many layers a group gets (`prefixhash.layout.groups`).
+    group_policy, group_price: how many layers a group gets (`equal_group_size`).
     draft_layers: layers of a draft model; the groups that hold one are marked.
     count_null_block: treat the null block as usable, as vLLM before 0.29 does; only for comparison.
     """
@@ -49,23 +56,15 @@ class PlanOptions:
     count_null_block: bool = False
 
     def __post_init__(self) -> None:
-        for field in (
-            "max_model_len",
-            "max_num_batched_tokens",
-            "num_blocks_override",
-            "decode_context_parallel",
-            "prefill_context_parallel",
-        ):
-            require_positive(field, getattr(self, field), optional=field == "num_blocks_override")
-        require_integer("max_encoder_tokens", self.max_encoder_tokens, 0, optional=True)
-        for field in ("auto_fit", "hybrid_groups", "cross_layer_packing", "count_null_block"):
-            require_bool(field, getattr(self, field))
-        price = self.group_price
-        if not isinstance(price, Real) or not 0 <= price < math.inf:
-            raise InvalidArgumentError("group_price", price, "must be a number of 0 or more")
-        object.__setattr__(self, "draft_layers", names_of("draft_layers", self.draft_layers))
-        require_one_of("state_cache_mode", self.state_cache_mode, STATE_CACHE_MODES)
-        require_one_of("group_policy", self.group_policy, GROUP_POLICIES)
+        keep_integers(self, 1, "max_model_len", "max_num_batched_tokens")
+        keep_integers(self, 1, "decode_context_parallel", "prefill_context_parallel")
+        keep_integers(self, 1, "num_blocks_override", optional=True)
+        keep_integers(self, 0, "max_encoder_tokens", optional=True)
+        keep_flags(self, "auto_fit", "hybrid_groups", "cross_layer_packing", "count_null_block")
+        keep(self, "group_price", _arguments.number("group_price", self.group_price))
+        keep(self, "draft_layers", layer_names("draft_layers", self.draft_layers))
+        _arguments.choice("state_cache_mode", self.state_cache_mode, STATE_CACHE_MODES)
+        _arguments.choice("group_policy", self.group_policy, GROUP_POLICIES)
 
     @property
     def context_ranks(self) -> int:
@@ -92,7 +91,15 @@ class BlockNeed:
     cap: int | None
     extra: int
 
+    def __post_init__(self) -> None:
+        keep_integers(self, 1, "unit")
+        keep_integers(self, 0, "cap", optional=True)
+        keep_integers(self, 0, "extra")
+
     def at(self, length: int) -> int:
+        """Blocks for a request of `length` tokens."""
+        if type(length) is not int or length < 0:
+            length = _arguments.integer("length", length)
         tokens = length if self.cap is None or length < self.cap else self.cap
         return self.extra - (-tokens // self.unit)
 
@@ -101,65 +108,14 @@ def options_or_default(options: PlanOptions | None) -> PlanOptions:
     """`options`, or the defaults for None; raises `InvalidArgumentError` for anything else."""
     if options is None:
         return PlanOptions()
-    if not isinstance(options, PlanOptions):
-        raise InvalidArgumentError("options", options, "must be PlanOptions or None")
-    return options
+    return instance("options", options, PlanOptions, "PlanOptions or None")
 
 
-def require_positive(argument: str, value: int | None, *, optional: bool = False) -> None:
-    """Raises `InvalidArgumentError` unless `value` is an integer of 1 or more."""
-    require_integer(argument, value, 1, optional=optional)
-
-
-def require_integer(
-    argument: str, value: int | None, least: int | None, *, optional: bool = False
-) -> None:
-    """Raises `InvalidArgumentError` unless `value` is an integer of `least` (if given) or more."""
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        problem = (
-            "must be an integer" if least is None else f"must be an integer of {least} or more"
-        )
-        raise InvalidArgumentError(argument, value, problem)
-    if least is not None and value < least:
-        raise InvalidArgumentError(argument, value, f"must be an integer of {least} or more")
-
-
-def require_one_each(
-    argument: str, workers: Sequence[object], other: str, memory: Sequence[int]
-) -> None:
-    """Raises `InvalidArgumentError` unless both are sequences with an entry for each worker."""
-    for name, value in ((argument, workers), (other, memory)):
-        if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
-            raise InvalidArgumentError(name, value, "must be a sequence with an entry per worker")
+def one_each(name: str, workers: Any, other: str, memory: Any) -> tuple[Any, Any]:
+    """Both as tuples; raises `InvalidArgumentError` unless they have an entry for each worker."""
+    what = "a sequence with an entry per worker"
+    workers, memory = sequence(name, workers, what), sequence(other, memory, what)
     if len(workers) != len(memory):
-        raise InvalidArgumentError(
-            other, len(memory), f"needs one entry per worker ({len(workers)})"
-        )
-
-
-def require_bool(argument: str, value: object) -> None:
-    """Raises `InvalidArgumentError` unless `value` is True or False: `"false"` is neither."""
-    if not isinstance(value, bool):
-        raise InvalidArgumentError(argument, value, "must be True or False")
-
-
-def names_of(argument: str, value: Iterable[str]) -> tuple[str, ...]:
-    """Layer names as a tuple; a single text, which would be read letter by letter, is refused."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise InvalidArgumentError(argument, value, "must be a sequence of layer names")
-    names = tuple(value)
-    if not all_are(str, names):
-        raise InvalidArgumentError(argument, value, "must hold layer names only")
-    return names
-
-
-def all_are(kind: type, values: Iterable[object]) -> bool:
-    """Whether all `values` are of a kind: asked once per type, since layers are many."""
-    return all(issubclass(found, kind) for found in set(map(type, values)))
-
-
-def require_one_of(argument: str, value: str, known: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in known:
-        raise InvalidArgumentError(argument, value, f"use one of {', '.join(known)}")
+        problem = f"needs one entry per worker ({len(workers)})"
+        raise InvalidArgumentError(other, len(memory), problem)
+    return workers, memory

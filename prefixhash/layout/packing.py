@@ -11,14 +11,16 @@ the same group never do.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from prefixhash.errors import IncompatiblePageSizesError, InvalidArgumentError
-from prefixhash.layout.groups import KVCacheGroup
-from prefixhash.layout.options import require_integer, require_positive
+from prefixhash import _arguments
+from prefixhash.errors import IncompatiblePageSizesError
+from prefixhash.layout.checks import instances, keep, keep_flags, keep_integers
+from prefixhash.layout.groups import KVCacheGroup, groups_of
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,14 @@ class BlockLayout:
     slots: tuple[Slot, ...]
     packed: bool
 
+    def __post_init__(self) -> None:
+        keep_integers(self, 0, "bytes_per_block")
+        keep(self, "slots", instances("slots", self.slots, Slot, "Slot values"))
+        keep_flags(self, "packed")
+
     def tensors(self, num_blocks: int) -> tuple[KVCacheTensor, ...]:
         """The buffer entries of a pool of `num_blocks` blocks, in the order of the slots."""
+        num_blocks = _arguments.integer("num_blocks", num_blocks)
         stride = self.bytes_per_block
         if self.packed:
             size = stride * num_blocks
@@ -61,7 +69,8 @@ class BlockLayout:
 
     def num_blocks(self, available_memory: int) -> int:
         """Blocks that fit in `available_memory` bytes; 1, for the null block, without layers."""
-        return available_memory // self.bytes_per_block if self.slots else 1
+        available_memory = _arguments.integer("available_memory", available_memory)
+        return available_memory // self.bytes_per_block if self.bytes_per_block else 1
 
     @cached_property
     def slot_of(self) -> dict[str, int]:
@@ -84,15 +93,15 @@ def bucket_layers_by_page_size(groups: Sequence[KVCacheGroup]) -> dict[int, list
     Linear in the number of layers.
     """
     buckets: dict[int, list[list[str]]] = {}
-    for group in groups:
-        used: dict[int, int] = {}
+    for group in groups_of(groups):
+        by_page: defaultdict[int, list[str]] = defaultdict(list)
         for name, page in zip(group.layer_names, group.page_sizes, strict=True):
-            index = used.get(page, 0)
-            used[page] = index + 1
+            by_page[page].append(name)
+        for page, names in by_page.items():
             slots = buckets.setdefault(page, [])
-            if index == len(slots):
-                slots.append([])
-            slots[index].append(name)
+            slots += [[] for _ in range(len(names) - len(slots))]
+            for slot, name in zip(slots, names, strict=False):
+                slot.append(name)
     return buckets
 
 
@@ -104,6 +113,8 @@ def lay_out_block(
     One group with a spec per layer: a buffer per layer. Only groups with a spec per layer, or
     several groups and `cross_layer_packing`: packed. Otherwise shared, which needs one page size.
     """
+    groups = groups_of(groups)
+    _arguments.flag("cross_layer_packing", cross_layer_packing)
     if not any(group.layer_names for group in groups):
         return BlockLayout(0, (), packed=False)
     if len(groups) == 1 and groups[0].has_layer_specs:
@@ -115,6 +126,7 @@ def lay_out_block(
 
 def packed_layout(groups: Sequence[KVCacheGroup]) -> BlockLayout:
     """All pages of a block side by side: slots by page size, then overlay groups over them."""
+    groups = groups_of(groups)
     slots: list[Slot] = []
     offset = 0
     plain = [group for group in groups if not group.overlay]
@@ -159,16 +171,13 @@ def _fill(
     layout: BlockLayout, available_memory: int, num_blocks_override: int | None = None
 ) -> KVCacheBuffers:
     """The buffers of as many blocks of `layout` as the memory holds, or the override says."""
-    require_positive("num_blocks_override", num_blocks_override, optional=True)
+    num_blocks = _arguments.optional_integer("num_blocks_override", num_blocks_override, 1)
     if not layout.slots:
         return KVCacheBuffers(1, (), 0)
-    num_blocks = num_blocks_override
     if num_blocks is None:
-        require_integer("available_memory", available_memory, None)
-        if available_memory <= 0:
-            problem = "must be positive: give the bytes that are left for the KV cache"
-            raise InvalidArgumentError("available_memory", available_memory, problem)
-        num_blocks = layout.num_blocks(available_memory)
+        meaning = ": give the bytes that are left for the KV cache"
+        available = _arguments.integer("available_memory", available_memory, 1, meaning=meaning)
+        num_blocks = layout.num_blocks(available)
     return KVCacheBuffers(num_blocks, layout.tensors(num_blocks), layout.bytes_per_block)
 
 

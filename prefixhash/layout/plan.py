@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from prefixhash import _arguments
 from prefixhash.errors import (
     InconsistentWorkersError,
     InvalidArgumentError,
     UnsupportedCombinationError,
 )
+from prefixhash.layout.checks import instance, keep, keep_integers, layer_names, mapping_of
 from prefixhash.layout.grouping import group_layers
-from prefixhash.layout.groups import KVCacheGroup
+from prefixhash.layout.groups import KVCacheGroup, groups_of
 from prefixhash.layout.kernel_layouts import Layouts
 from prefixhash.layout.layer_spec import LayerSpec
 from prefixhash.layout.need import Budget, NeedCurve, check_budgets
-from prefixhash.layout.options import (
-    PlanOptions,
-    options_or_default,
-    require_integer,
-    require_one_each,
-)
+from prefixhash.layout.options import PlanOptions, one_each, options_or_default
 from prefixhash.layout.packing import BlockLayout, KVCacheTensor, Slot, lay_out_block
-from prefixhash.layout.specs import EncoderOnlyAttentionSpec
 
 if TYPE_CHECKING:
     from prefixhash.layout.tensors import KVCacheTensors
@@ -49,6 +46,13 @@ class KVCachePlan:
     options: PlanOptions
     worker: int = 0
     available_memory: int = 0
+
+    def __post_init__(self) -> None:
+        keep(self, "groups", groups_of(self.groups))
+        instance("layout", self.layout, BlockLayout, "a BlockLayout")
+        keep_integers(self, 0, "num_blocks", "worker")
+        instance("options", self.options, PlanOptions, "PlanOptions")
+        keep_integers(self, None, "available_memory")
 
     @property
     def max_model_len(self) -> int:
@@ -82,7 +86,7 @@ class KVCachePlan:
 
     def blocks_needed(self, length: int | None = None) -> tuple[int, ...]:
         """Most blocks per group that a request of `length` tokens (default: the longest) holds."""
-        require_integer("length", length, 0, optional=True)
+        length = _arguments.optional_integer("length", length)
         return self.need.blocks(self.max_model_len if length is None else length)
 
     def bytes_needed(self, length: int | None = None) -> int:
@@ -91,9 +95,14 @@ class KVCachePlan:
 
     @property
     def max_concurrency(self) -> float:
-        """Requests of `max_model_len` that fit at a time; infinite if they need no block."""
+        """Requests of `max_model_len` that fit at a time; infinite if they need no block, and
+        beyond what a float holds.
+        """
         needed = sum(self.blocks_needed())
-        return self.usable_blocks / needed if needed else float("inf")
+        try:
+            return self.usable_blocks / needed if needed else math.inf
+        except OverflowError:
+            return math.inf
 
     @property
     def capacity_tokens(self) -> int:
@@ -117,7 +126,7 @@ class KVCachePlan:
 
     def slot(self, layer_name: str) -> Slot:
         """Where a layer's page lies within a block."""
-        if layer_name not in self.layout.slot_of:
+        if not isinstance(layer_name, str) or layer_name not in self.layout.slot_of:
             problem = f"not a layer of worker {self.worker}"
             raise InvalidArgumentError("layer_name", layer_name, problem)
         return self.layout.slots[self.layout.slot_of[layer_name]]
@@ -135,9 +144,11 @@ class KVCachePlan:
         `kernel_block_sizes`: tokens per kernel block, by group. Raises
         `UnsupportedCombinationError` where a kernel's layout cannot be had in this plan.
         """
-        from prefixhash.layout.tensors import allocate
+        from prefixhash.layout.tensors import KVCacheTensors
 
-        return allocate(self, device, layouts, kernel_block_sizes)
+        return KVCacheTensors(
+            self.groups, self.layout, self.num_blocks, device, layouts, kernel_block_sizes
+        )
 
 
 def plan_kv_cache(
@@ -168,15 +179,15 @@ def plan_workers(
     `group_layers` raises.
     """
     options = options_or_default(options)
-    require_one_each("layer_specs", layer_specs, "available_memory", available_memory)
-    model = _merge_workers(layer_specs)
-    _refuse_encoder_only(model)
+    workers, memories = one_each("layer_specs", layer_specs, "available_memory", available_memory)
+    model = _merge_workers(workers)
+    _refuse_uncached(model)
     groups = group_layers(model, options)
     stages = _Stages(groups, options)
-    parts = [stages.part(layers) for layers in layer_specs]
+    parts = [stages.part(layers) for layers in workers]
     budgets = {
         worker: Budget.for_bytes(layout.bytes_per_block, memory, options)
-        for worker, ((_, layout), memory) in enumerate(zip(parts, available_memory, strict=True))
+        for worker, ((_, layout), memory) in enumerate(zip(parts, memories, strict=True))
     }
     curve = NeedCurve.of(groups, options)
     limited = [budget for budget in budgets.values() if budget is not None]
@@ -187,7 +198,7 @@ def plan_workers(
     num_blocks = min((b.usable_blocks for b in limited), default=1 - options.reserved_blocks)
     return tuple(
         KVCachePlan(own, layout, num_blocks + options.reserved_blocks, options, worker, memory)
-        for worker, ((own, layout), memory) in enumerate(zip(parts, available_memory, strict=True))
+        for worker, ((own, layout), memory) in enumerate(zip(parts, memories, strict=True))
     )
 
 
@@ -202,36 +213,35 @@ class _Stages:
     def part(self, layers: Layers) -> tuple[tuple[KVCacheGroup, ...], BlockLayout]:
         owned = frozenset(layers)
         if owned not in self._parts:
-            groups = project_groups(self._groups, owned)
+            groups = tuple(group.project(owned) for group in self._groups)
             layout = lay_out_block(groups, cross_layer_packing=self._packing)
             self._parts[owned] = groups, layout
         return self._parts[owned]
 
 
 def project_groups(
-    groups: Sequence[KVCacheGroup], owned: frozenset[str] | set[str]
+    groups: Sequence[KVCacheGroup], owned: Collection[str]
 ) -> tuple[KVCacheGroup, ...]:
     """The groups as a worker sees them that owns the layers in `owned`; empty groups are kept."""
-    return tuple(group.project(owned) for group in groups)
+    owned = frozenset(layer_names("owned", owned))
+    return tuple(group.project(owned) for group in groups_of(groups))
 
 
 def _merge_workers(workers: Sequence[Layers]) -> dict[str, LayerSpec]:
     """The whole model's layers, in the order of first appearance."""
     merged: dict[str, LayerSpec] = {}
     for index, layers in enumerate(workers):
-        if not isinstance(layers, Mapping):
-            problem = "must map layer names to specs, for each worker"
-            raise InvalidArgumentError(f"layer_specs[{index}]", layers, problem)
+        mapping_of(f"layer_specs[{index}]", layers, LayerSpec, "layer specs")
         for name, spec in layers.items():
             known = merged.setdefault(name, spec)
-            if known is not spec and known != spec:
+            if known is not spec and known.identity != spec.identity:
                 problem = f"worker {index} and an earlier one disagree about layer {name!r}"
                 raise InconsistentWorkersError((name, name), "spec", (known, spec), problem)
     return merged
 
 
-def _refuse_encoder_only(layers: Layers) -> None:
+def _refuse_uncached(layers: Layers) -> None:
     for name, spec in layers.items():
-        if isinstance(spec, EncoderOnlyAttentionSpec):
-            problem = "encoder-only layers keep nothing between steps: leave them out of the plan"
+        if not spec.is_cached:
+            problem = f"{spec.title} layers keep nothing between steps: leave them out of the plan"
             raise UnsupportedCombinationError(name, problem)

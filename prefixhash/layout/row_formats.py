@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError
-from prefixhash.layout.options import require_integer, require_positive
+from prefixhash.layout.checks import integers, keep_integers
 
 # Bytes of one element. Names as torch spells them.
 ITEM_SIZES: dict[str, int] = {
@@ -27,6 +28,9 @@ ITEM_SIZES: dict[str, int] = {
     "int8": 1,
     "uint8": 1,
 }
+
+
+_WIDTHS = "a sequence with the width of each vector"
 
 
 def dtype_name(dtype: object, argument: str = "dtype") -> str:
@@ -54,9 +58,9 @@ class RowFormat:
     fixed_bytes: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("scale_group", "scale_bytes", "fixed_bytes"):
-            require_integer(field, getattr(self, field), 0)
-        require_positive("bits", self.bits, optional=True)
+        _arguments.text("name", self.name)
+        keep_integers(self, 0, "scale_group", "scale_bytes", "fixed_bytes")
+        keep_integers(self, 1, "bits", optional=True)
         if self.bits is not None and self.bits not in (1, 2, 4, 8):
             raise InvalidArgumentError("bits", self.bits, "use 1, 2, 4, 8, or None for plain")
 
@@ -67,6 +71,8 @@ class RowFormat:
 
     def vector_bytes(self, width: int, item_size: int) -> int:
         """Bytes of the data of one vector of `width` elements, block scales included."""
+        width = _arguments.integer("width", width)
+        item_size = _arguments.integer("item_size", item_size)
         if self.bits is None:
             return width * item_size
         scales = width // self.scale_group if self.scale_group else 0
@@ -74,13 +80,15 @@ class RowFormat:
 
     def row_bytes(self, widths: tuple[int, ...], item_size: int) -> int:
         """Bytes of one row that holds a vector of each width (key and value, or one latent)."""
+        widths = integers("widths", widths, 0, _WIDTHS)
         if self.fixed_bytes:
             return self.fixed_bytes
         return sum(self.vector_bytes(width, item_size) + self.scale_bytes for width in widths)
 
     def scales(self, widths: tuple[int, ...]) -> int:
         """Bytes of the per-vector scales within `row_bytes`."""
-        return 0 if self.fixed_bytes else self.scale_bytes * len(widths)
+        vectors = len(integers("widths", widths, 0, _WIDTHS))
+        return 0 if self.fixed_bytes else self.scale_bytes * vectors
 
 
 PLAIN = RowFormat()
@@ -94,10 +102,20 @@ LATENT_656 = RowFormat("latent_656", fixed_bytes=656)
 # DeepSeek-V4 latent: 448 FP8, 64 two-byte rotary values, 8 scale bytes.
 LATENT_584 = RowFormat("latent_584", fixed_bytes=584)
 
+# An engine's KV types that are stored as bytes, and how their rows are laid out.
+_BYTE_ROWS = {
+    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"), PLAIN),
+    **dict.fromkeys(("int8_per_token_head", "fp8_per_token_head"), PER_TOKEN_HEAD),
+    "int4_per_token_head": INT4_PER_TOKEN_HEAD,
+    "nvfp4": FP4_BLOCK_SCALED,
+    "fp8_ds_mla": LATENT_656,
+}
+_OTHER_NAMES = {"half": "float16", "float": "float32"}
+
 
 def slot_packed(slot_bytes: int) -> RowFormat:
     """Keys and values of one token and head packed into `slot_bytes` bytes (TurboQuant)."""
-    require_positive("slot_bytes", slot_bytes)
+    slot_bytes = _arguments.integer("slot_bytes", slot_bytes, 1)
     return RowFormat("slot_packed", fixed_bytes=slot_bytes)
 
 
@@ -107,20 +125,10 @@ def storage_of(kv_dtype: str, model_dtype: str = "bfloat16") -> tuple[str, RowFo
     `auto` stores the model's own type; `fp8*` bytes with a scale per tensor; `*_per_token_head`
     with scales; `nvfp4` packed FP4; `fp8_ds_mla` the 656-byte latent row; any torch type as it is.
     """
-    if not isinstance(kv_dtype, str):
-        raise InvalidArgumentError("kv_dtype", kv_dtype, "must be text, such as auto or fp8")
+    _arguments.text("kv_dtype", kv_dtype, meaning=", such as auto or fp8")
+    own = dtype_name(model_dtype, "model_dtype")
     if kv_dtype == "auto":
-        return dtype_name(model_dtype, "model_dtype"), PLAIN
-    packed = {
-        "int8_per_token_head": PER_TOKEN_HEAD,
-        "fp8_per_token_head": PER_TOKEN_HEAD,
-        "int4_per_token_head": INT4_PER_TOKEN_HEAD,
-        "nvfp4": FP4_BLOCK_SCALED,
-        "fp8_ds_mla": LATENT_656,
-    }
-    if kv_dtype in packed:
-        return "uint8", packed[kv_dtype]
-    if kv_dtype in ("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"):
-        return "uint8", PLAIN
-    names = {"half": "float16", "float": "float32"}
-    return dtype_name(names.get(kv_dtype, kv_dtype), "kv_dtype"), PLAIN
+        return own, PLAIN
+    if kv_dtype in _BYTE_ROWS:
+        return "uint8", _BYTE_ROWS[kv_dtype]
+    return dtype_name(_OTHER_NAMES.get(kv_dtype, kv_dtype), "kv_dtype"), PLAIN

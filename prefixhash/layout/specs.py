@@ -13,19 +13,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError, UnsupportedCombinationError
+from prefixhash.layout.checks import integers, keep, keep_flags, keep_integers, sequence
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec, SpecT
-from prefixhash.layout.options import (
-    BlockNeed,
-    PlanOptions,
-    require_bool,
-    require_integer,
-    require_positive,
-)
+from prefixhash.layout.options import BlockNeed, PlanOptions
 from prefixhash.layout.row_formats import ITEM_SIZES, dtype_name
 
 __all__ = [
@@ -52,6 +47,7 @@ class FullAttentionSpec(AttentionSpec):
     """
 
     kind: ClassVar[str] = "full_attention"
+    title: ClassVar[str] = "full attention"
     family: ClassVar[str] = "full"
 
     recorded_window: int | None = None
@@ -62,12 +58,12 @@ class FullAttentionSpec(AttentionSpec):
 
     def _check(self) -> None:
         super()._check()
-        for field in ("recorded_window", "recorded_chunk", "reference_window"):
-            require_positive(field, getattr(self, field), optional=True)
-        require_integer("sink_len", self.sink_len, 0, optional=True)
-        require_bool("non_causal", self.non_causal)
+        fields = ("recorded_window", "recorded_chunk", "reference_window")
+        keep_integers(self, 1, *fields, optional=True)
+        keep_integers(self, 0, "sink_len", optional=True)
+        keep_flags(self, "non_causal")
 
-    def block_need(self, options: PlanOptions) -> BlockNeed:
+    def _block_need(self, options: PlanOptions) -> BlockNeed:
         return BlockNeed(self.block_size * options.context_ranks, None, 0)
 
 
@@ -78,24 +74,31 @@ class SlidingWindowSpec(AttentionSpec):
     """
 
     kind: ClassVar[str] = "sliding_window"
+    title: ClassVar[str] = "sliding window"
     family: ClassVar[str] = "sliding"
 
     window: int
 
     def _check(self) -> None:
         super()._check()
-        require_positive("window", self.window)
+        keep_integers(self, 1, "window")
 
     @property
-    def type_key(self) -> tuple[object, ...]:
+    def reach(self) -> int:
+        return self.window
+
+    def _type_key(self) -> tuple[object, ...]:
         return self.family, self.block_size, self.window
 
-    def block_need(self, options: PlanOptions) -> BlockNeed:
+    def _block_need(self, options: PlanOptions) -> BlockNeed:
         if options.decode_context_parallel > 1:
             raise UnsupportedCombinationError(
                 "decode_context_parallel", "sliding windows cannot be dealt over ranks: use 1"
             )
         return BlockNeed(self.block_size, self.window - 1 + options.max_num_batched_tokens, 1)
+
+    def as_full(self, block_size: int) -> LayerSpec:
+        return FullAttentionSpec(**_kept(self), recorded_window=self.window)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -103,20 +106,27 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
     """The current chunk of `chunk` tokens is kept. Need: ceil(min(chunk + step, length) / b)."""
 
     kind: ClassVar[str] = "chunked_local"
+    title: ClassVar[str] = "chunked local"
     family: ClassVar[str] = "chunked"
 
     chunk: int
 
     def _check(self) -> None:
         super()._check()
-        require_positive("chunk", self.chunk)
+        keep_integers(self, 1, "chunk")
 
     @property
-    def type_key(self) -> tuple[object, ...]:
+    def reach(self) -> int:
+        return self.chunk
+
+    def _type_key(self) -> tuple[object, ...]:
         return self.family, self.block_size, self.chunk
 
-    def block_need(self, options: PlanOptions) -> BlockNeed:
+    def _block_need(self, options: PlanOptions) -> BlockNeed:
         return BlockNeed(self.block_size, self.chunk + options.max_num_batched_tokens, 0)
+
+    def as_full(self, block_size: int) -> LayerSpec:
+        return FullAttentionSpec(**_kept(self), recorded_chunk=self.chunk)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -124,9 +134,10 @@ class CrossAttentionSpec(AttentionSpec):
     """Keys and values of the encoder's tokens: ceil(encoder tokens / b) blocks at any length."""
 
     kind: ClassVar[str] = "cross_attention"
+    title: ClassVar[str] = "cross attention"
     family: ClassVar[str] = "cross"
 
-    def block_need(self, options: PlanOptions) -> BlockNeed:
+    def _block_need(self, options: PlanOptions) -> BlockNeed:
         if options.max_encoder_tokens is None:
             problem = "must be given for cross-attention layers"
             raise InvalidArgumentError("max_encoder_tokens", None, problem)
@@ -138,9 +149,11 @@ class EncoderOnlyAttentionSpec(AttentionSpec):
     """Keeps nothing between steps; the planner refuses it (such layers join without memory)."""
 
     kind: ClassVar[str] = "encoder_only"
+    title: ClassVar[str] = "encoder-only"
     family: ClassVar[str] = "encoder_only"
+    is_cached: ClassVar[bool] = False
 
-    def block_need(self, options: PlanOptions) -> BlockNeed:
+    def _block_need(self, options: PlanOptions) -> BlockNeed:
         return BlockNeed(1, 0, 0)
 
 
@@ -153,7 +166,7 @@ class _LatentRows:
     compress_ratio: int
 
     def _check_ratio(self) -> None:
-        require_positive("compress_ratio", self.compress_ratio)
+        keep_integers(self, 1, "compress_ratio")
         if self.block_size % self.compress_ratio:
             problem = f"must divide block_size={self.block_size}"
             raise InvalidArgumentError("compress_ratio", self.compress_ratio, problem)
@@ -175,6 +188,7 @@ class MLAAttentionSpec(_LatentRows, AttentionSpec):
     """Latent attention: one vector per row, every token kept."""
 
     kind: ClassVar[str] = "mla"
+    title: ClassVar[str] = "MLA"
     family: ClassVar[str] = "full"
 
     num_kv_heads: int = 1
@@ -184,7 +198,7 @@ class MLAAttentionSpec(_LatentRows, AttentionSpec):
         super()._check()
         self._check_ratio()
 
-    def block_need(self, options: PlanOptions) -> BlockNeed:
+    def _block_need(self, options: PlanOptions) -> BlockNeed:
         return BlockNeed(self.block_size * options.context_ranks, None, 0)
 
 
@@ -193,6 +207,7 @@ class HiddenStateSpec(MLAAttentionSpec):
     """Captured hidden states: `num_kv_heads` layers of width `head_size` for every token."""
 
     kind: ClassVar[str] = "hidden_state"
+    title: ClassVar[str] = "hidden states"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -200,6 +215,7 @@ class SlidingWindowMLASpec(_LatentRows, SlidingWindowSpec):
     """Latent attention of which the last `window` tokens are kept."""
 
     kind: ClassVar[str] = "sliding_window_mla"
+    title: ClassVar[str] = "sliding-window MLA"
 
     num_kv_heads: int = 1
     compress_ratio: int = 1
@@ -207,6 +223,11 @@ class SlidingWindowMLASpec(_LatentRows, SlidingWindowSpec):
     def _check(self) -> None:
         super()._check()
         self._check_ratio()
+
+    def as_full(self, block_size: int) -> LayerSpec:
+        block_size = _arguments.integer("block_size", block_size, 1)
+        moved = self if block_size == self.block_size else self.with_block_size(block_size)
+        return MLAAttentionSpec(**_kept(moved))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -218,6 +239,7 @@ class MambaSpec(LayerSpec):
     """
 
     kind: ClassVar[str] = "mamba"
+    title: ClassVar[str] = "state (Mamba)"
     family: ClassVar[str] = "mamba"
 
     state_shapes: tuple[tuple[int, ...], ...]
@@ -225,32 +247,30 @@ class MambaSpec(LayerSpec):
     speculative_blocks: int = 0
 
     def _check(self) -> None:
+        what = "a sequence with an entry per state"
         shapes = tuple(
-            _sequence("state_shapes", shape)
-            for shape in _sequence("state_shapes", self.state_shapes)
+            integers("state_shapes", shape, 1, "a sequence of sizes for each state")
+            for shape in sequence("state_shapes", self.state_shapes, what)
         )
         dtypes = tuple(
             dtype_name(dtype, "state_dtypes")
-            for dtype in _sequence("state_dtypes", self.state_dtypes)
+            for dtype in sequence("state_dtypes", self.state_dtypes, what)
         )
         if not shapes or len(shapes) != len(dtypes):
             problem = (
                 f"must name as many types as there are state_shapes ({len(shapes)}, at least 1)"
             )
             raise InvalidArgumentError("state_dtypes", dtypes, problem)
-        for shape in shapes:
-            for size in shape:
-                require_positive("state_shapes", size)
-        object.__setattr__(self, "state_shapes", shapes)
-        object.__setattr__(self, "state_dtypes", dtypes)
-        require_integer("speculative_blocks", self.speculative_blocks, 0)
+        keep(self, "state_shapes", shapes)
+        keep(self, "state_dtypes", dtypes)
+        keep_integers(self, 0, "speculative_blocks")
         if self.page_size_padded is not None and self.page_size_padded % self.granule:
             problem = f"must be a multiple of {self.granule}, the states' widest element"
             raise InvalidArgumentError("page_size_padded", self.page_size_padded, problem)
 
     @property
     def granule(self) -> int:
-        """The page is a multiple of so many bytes: the least common multiple of the elements."""
+        """The least common multiple of the states' elements, each of which its view counts in."""
         return math.lcm(*(ITEM_SIZES[dtype] for dtype in self.state_dtypes))
 
     @property
@@ -262,11 +282,10 @@ class MambaSpec(LayerSpec):
     def _content_bytes(self) -> int:
         return -(-sum(self.state_sizes) // self.granule) * self.granule
 
-    @property
-    def type_key(self) -> tuple[object, ...]:
+    def _type_key(self) -> tuple[object, ...]:
         return self.family, self.block_size, self.speculative_blocks
 
-    def block_need(self, options: PlanOptions) -> BlockNeed:
+    def _block_need(self, options: PlanOptions) -> BlockNeed:
         if options.state_cache_mode == "all":
             return BlockNeed(self.block_size, None, self.speculative_blocks)
         kept = 2 if options.state_cache_mode == "align" else 1
@@ -275,8 +294,15 @@ class MambaSpec(LayerSpec):
     def with_block_size(self: SpecT, block_size: int) -> SpecT:
         return dataclasses.replace(self, block_size=block_size)
 
+    def grown_to(self: SpecT, page_size: int) -> SpecT:
+        # The page does not grow with its block.
+        return self.padded_to(page_size)
 
-def _sequence(argument: str, value: object) -> tuple[Any, ...]:
-    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
-        raise InvalidArgumentError(argument, value, "must be a sequence with an entry per state")
-    return tuple(value)
+
+def _kept(spec: AttentionSpec) -> dict[str, Any]:
+    """The fields that the form with every token has, too."""
+    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    # A stride is of no use in a single group, and vLLM drops it, too.
+    for name in ("window", "chunk", "reads_by_block_stride"):
+        fields.pop(name, None)
+    return fields

@@ -10,10 +10,17 @@ from typing import Any
 
 import torch
 
-from prefixhash.errors import InvalidArgumentError, InvalidBlockError
+from prefixhash import _arguments
+from prefixhash.errors import (
+    InvalidArgumentError,
+    InvalidBlockError,
+    UnsupportedCombinationError,
+    shorten,
+)
+from prefixhash.layout.checks import sequence
+from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.kernel_layouts import Layouts
-from prefixhash.layout.options import require_integer
-from prefixhash.layout.plan import KVCachePlan
+from prefixhash.layout.packing import BlockLayout
 from prefixhash.layout.specs import MambaSpec
 from prefixhash.layout.views import TensorView, ranges_per_block, tensor_views
 
@@ -26,27 +33,31 @@ class KVCacheTensors(Mapping[str, LayerTensor]):
     `buffers` are the zeroed allocations, one-dimensional uint8: a single one of
     num_blocks * bytes_per_block bytes in the packed layout, else one per slot. Views share their
     memory. Block operations touch all layers of the worker; block ids are those of the pool.
+    Made from what a plan holds of one worker: its groups, what one block holds, and the blocks.
     """
 
     def __init__(
         self,
-        plan: KVCachePlan,
+        groups: Sequence[KVCacheGroup],
+        layout: BlockLayout,
+        num_blocks: int,
         device: Any = "cpu",
         layouts: Layouts = None,
         kernel_block_sizes: Sequence[int] | None = None,
     ) -> None:
-        views = tensor_views(plan.groups, plan.layout, plan.num_blocks, layouts, kernel_block_sizes)
-        sizes = [entry.size for entry in plan.tensors]
-        if plan.layout.packed:
+        views = tensor_views(groups, layout, num_blocks, layouts, kernel_block_sizes)
+        sizes = [entry.size for entry in layout.tensors(num_blocks)]
+        if layout.packed:
             sizes = sizes[:1]
-        self._num_blocks = plan.num_blocks
-        self.buffers = tuple(torch.zeros(n, dtype=torch.uint8, device=device) for n in sizes)
-        self._blocks = _by_block(self.buffers, plan, layouts)
-        specs = plan.layer_specs
+        self._num_blocks = num_blocks
+        self.buffers = tuple(_zeros(size, device) for size in sizes)
+        parts = ranges_per_block(groups, layout, layouts)
+        self._blocks = _by_block(self.buffers, layout, num_blocks, parts)
         self._layers: dict[str, LayerTensor] = {}
-        for name, layer in views.items():
-            tensors = tuple(self._tensor(view) for view in layer)
-            self._layers[name] = tensors if isinstance(specs[name], MambaSpec) else tensors[0]
+        for group in groups:
+            for name, spec in zip(group.layer_names, group.specs, strict=True):
+                tensors = tuple(self._tensor(view) for view in views[name])
+                self._layers[name] = tensors if isinstance(spec, MambaSpec) else tensors[0]
 
     def __getitem__(self, layer_name: str) -> LayerTensor:
         return self._layers[layer_name]
@@ -68,21 +79,22 @@ class KVCacheTensors(Mapping[str, LayerTensor]):
         Raises `InvalidBlockError`, before anything is copied, for an id outside the pool, the null
         block as a destination, or a destination that is named twice.
         """
-        pairs = list(pairs)
-        if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
-            raise InvalidArgumentError("pairs", pairs, "must hold (source, destination) pairs")
-        sources = self._checked("pairs", [source for source, _ in pairs])
-        destinations = self._checked("pairs", [to for _, to in pairs], writable=True)
+        what = "a sequence of (source, destination) pairs"
+        both = [sequence("pairs", pair, what) for pair in sequence("pairs", pairs, what)]
+        if any(len(pair) != 2 for pair in both):
+            raise InvalidArgumentError("pairs", pairs, f"must be {what}")
+        sources = self._checked("pairs", [source for source, _ in both])
+        destinations = self._checked("pairs", [to for _, to in both], writable=True)
         if len(set(destinations)) < len(destinations):
             raise InvalidArgumentError("pairs", pairs, "a destination is named twice")
-        if not pairs:
+        if not both:
             return
         for blocks in self._blocks:
             blocks[self._index(destinations)] = blocks[self._index(sources)]
 
     def zero_blocks(self, block_ids: Iterable[int]) -> None:
         """Sets whole blocks to zero; the null block may be among them."""
-        ids = self._checked("block_ids", list(block_ids))
+        ids = self._checked("block_ids", sequence("block_ids", block_ids, "a sequence of ids"))
         if not ids:
             return
         for blocks in self._blocks:
@@ -120,37 +132,34 @@ class KVCacheTensors(Mapping[str, LayerTensor]):
     def _index(self, ids: list[int]) -> torch.Tensor:
         return torch.tensor(ids, dtype=torch.long, device=self.buffers[0].device)
 
-    def _checked(self, argument: str, ids: list[int], *, writable: bool = False) -> list[int]:
-        for block_id in ids:
-            require_integer(argument, block_id, None)
+    def _checked(self, argument: str, ids: Sequence[int], *, writable: bool = False) -> list[int]:
+        checked = [_arguments.integer(argument, block_id, None) for block_id in ids]
+        for block_id in checked:
             if not 0 <= block_id < self._num_blocks:
                 problem = f"ids of this pool are 0 ... {self._num_blocks - 1}"
                 raise InvalidBlockError(argument, block_id, problem)
             if writable and block_id == 0:
                 raise InvalidBlockError(argument, block_id, "the null block is never written")
-        return ids
+        return checked
 
 
-def allocate(
-    plan: KVCachePlan,
-    device: Any = "cpu",
-    layouts: Layouts = None,
-    kernel_block_sizes: Sequence[int] | None = None,
-) -> KVCacheTensors:
-    """See `KVCachePlan.allocate`."""
-    return KVCacheTensors(plan, device, layouts, kernel_block_sizes)
+def _zeros(size: int, device: Any) -> torch.Tensor:
+    """A zeroed buffer of `size` bytes; torch's own complaints come as one of ours."""
+    try:
+        return torch.zeros(size, dtype=torch.uint8, device=device)
+    except Exception as error:  # unknown device, no such backend, no room: torch raises any type
+        problem = f"has no {size} bytes for a buffer: {error}"
+        raise UnsupportedCombinationError(f"device={shorten(device)}", problem) from error
 
 
 def _by_block(
-    buffers: Sequence[torch.Tensor], plan: KVCachePlan, layouts: Layouts
+    buffers: Sequence[torch.Tensor], layout: BlockLayout, num_blocks: int, parts: Sequence[int]
 ) -> list[torch.Tensor]:
     """Each buffer as uint8 of shape (blocks, byte ranges of a block, bytes of a range)."""
-    count = plan.num_blocks
-    if plan.layout.packed:
-        return [buffers[0].view(count, 1, plan.bytes_per_block)]
-    parts = ranges_per_block(plan.groups, plan.layout, layouts)
+    if layout.packed:
+        return [buffers[0].view(num_blocks, 1, layout.bytes_per_block)]
     return [
         # K/V-outermost kernels keep all keys first: a block is one range of either half.
-        buffer.view(part, count, slot.page_size // part).transpose(0, 1)
-        for buffer, slot, part in zip(buffers, plan.layout.slots, parts, strict=True)
+        buffer.view(part, num_blocks, slot.page_size // part).transpose(0, 1)
+        for buffer, slot, part in zip(buffers, layout.slots, parts, strict=True)
     ]

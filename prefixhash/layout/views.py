@@ -11,11 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError, UnsupportedCombinationError
-from prefixhash.layout.groups import KVCacheGroup
+from prefixhash.layout.checks import instance, sequence
+from prefixhash.layout.groups import KVCacheGroup, groups_of
 from prefixhash.layout.kernel_layouts import Axis, KernelLayout, Layouts, layouts_by_layer
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
-from prefixhash.layout.options import require_positive
 from prefixhash.layout.packing import BlockLayout, Slot
 from prefixhash.layout.row_formats import ITEM_SIZES
 from prefixhash.layout.specs import MambaSpec
@@ -56,14 +57,14 @@ def tensor_views(
     `UnsupportedCombinationError` where a kernel's layout cannot be had: a split or K/V-outermost
     block in a packed or padded page, bytes that do not divide into elements.
     """
-    if kernel_block_sizes is not None and len(kernel_block_sizes) != len(groups):
-        problem = f"needs one entry per group ({len(groups)})"
-        raise InvalidArgumentError("kernel_block_sizes", kernel_block_sizes, problem)
+    groups = groups_of(groups)
+    _check_layout(groups, layout)
+    num_blocks = _arguments.integer("num_blocks", num_blocks)
+    tokens_of = _kernel_tokens(groups, kernel_block_sizes)
     chosen = layouts_by_layer(groups, layouts)
     close = _blocks_to_keep_together(groups, layout, chosen)
     views: dict[str, tuple[TensorView, ...]] = {}
-    for index, group in enumerate(groups):
-        tokens = kernel_block_sizes[index] if kernel_block_sizes else group.block_size
+    for group, tokens in zip(groups, tokens_of, strict=True):
         for name, spec in zip(group.layer_names, group.specs, strict=True):
             place = _place(layout, name, spec)
             if isinstance(spec, MambaSpec):
@@ -96,8 +97,27 @@ def ranges_per_block(
     )
 
 
+def _check_layout(groups: Sequence[KVCacheGroup], layout: BlockLayout) -> None:
+    """Raises `InvalidArgumentError` unless the layout is one of exactly these groups."""
+    instance("layout", layout, BlockLayout, "a BlockLayout")
+    names = {name for group in groups for name in group.layer_names}
+    if names != layout.slot_of.keys():
+        lacking = sorted(names ^ layout.slot_of.keys(), key=str)
+        raise InvalidArgumentError("layout", lacking, "these layers are not in both: lay out again")
+
+
+def _kernel_tokens(groups: Sequence[KVCacheGroup], sizes: object) -> tuple[int, ...]:
+    """Tokens per kernel block of each group."""
+    if sizes is None:
+        return tuple(group.block_size for group in groups)
+    name = "kernel_block_sizes"
+    given = sequence(name, sizes, "a sequence with an entry per group")
+    if len(given) != len(groups):
+        raise InvalidArgumentError(name, given, f"needs one entry per group ({len(groups)})")
+    return tuple(_arguments.integer(name, tokens, 1) for tokens in given)
+
+
 def _split(block_size: int, tokens: int) -> int:
-    require_positive("kernel_block_sizes", tokens)
     if block_size % tokens:
         problem = f"must divide the group's block size {block_size}"
         raise InvalidArgumentError("kernel_block_sizes", tokens, problem)

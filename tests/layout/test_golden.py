@@ -97,12 +97,12 @@ OURS: list[tuple[str, int, str, Any]] = [
      "must divide block_size=100"),
     *(
         (f"plan/one_layer_override_{name}", 11, "outcome", "InvalidArgumentError: "
-         f"num_blocks_override={value}: must be an integer of 1 or more")
+         f"num_blocks_override={value}: must be an integer of at least 1, or None")
         for name, value in [("zero", 0), ("negative", -1)]
     ),
     *(
-        (name, 11, "outcome", f"InvalidArgumentError: available_memory={value}: must be positive: "
-         "give the bytes that are left for the KV cache")
+        (name, 11, "outcome", f"InvalidArgumentError: available_memory={value}: must be an "
+         "integer of at least 1: give the bytes that are left for the KV cache")
         for name, value in [
             ("packed/zero_memory", 0),
             ("packed/negative_memory", -1),

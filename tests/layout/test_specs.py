@@ -188,6 +188,30 @@ def test_specs_are_values(spec: LayerSpec) -> None:
         spec.block_size = 3  # type: ignore[misc]
 
 
+def test_numpy_integers_are_kept_as_plain_ones() -> None:
+    np = pytest.importorskip("numpy")
+    window = SlidingWindowSpec(
+        block_size=np.int32(16),
+        num_kv_heads=np.uint8(8),
+        head_size=np.int64(128),
+        window=np.int8(9),
+    )
+    plain = SlidingWindowSpec(block_size=16, num_kv_heads=8, head_size=128, window=9)
+    assert (window, hash(window), repr(window)) == (plain, hash(plain), repr(plain))
+    state = MambaSpec(
+        block_size=np.int64(16), state_shapes=np.array([[4, 8]]), state_dtypes=["float32"]
+    )
+    assert repr(state.state_shapes) == "((4, 8),)"
+    options = PlanOptions(max_model_len=np.int64(64), auto_fit=np.bool_(True))
+    assert repr(options) == repr(PlanOptions(max_model_len=64, auto_fit=True))
+    assert options.context_ranks * options.max_model_len == 64
+
+
+def test_what_several_kinds_share_is_no_spec() -> None:
+    with pytest.raises(UnsupportedCombinationError, match="FullAttentionSpec"):
+        LayerSpec(block_size=16)
+
+
 def test_a_pickled_spec_is_found_in_another_process() -> None:
     code = (
         "import pickle, sys; from prefixhash.layout import FullAttentionSpec;"

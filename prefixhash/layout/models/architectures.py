@@ -1,5 +1,6 @@
-"""Known architectures: model type to builder and defaults.
+"""Known architectures: one row for each, model type to builder and defaults.
 
+A new architecture is a row of `ARCHITECTURES`, and a builder where none of the present ones fits.
 `defaults` are what the `transformers` config class fills in for fields that published configs leave
 out. The number of layers and the widths have none: a config without them is incomplete.
 """
@@ -22,13 +23,15 @@ from prefixhash.layout.models.rank import ModelLayer, Rank
 class Architecture:
     """How the layers of a family of models follow from a config.
 
-    `kv_dtype`: what `auto` means where it is not the model's own type. `generic`: not known by
-    name, read by fields that mean the same everywhere.
+    `kv_dtype`: what `auto` means where it is not the model's own type. `scales_length`: scaled
+    rotary positions lengthen the config's longest request, which does not count them yet.
+    `generic`: not known by name, read by fields that mean the same everywhere.
     """
 
     build: Callable[[ConfigFields, Rank], list[ModelLayer]]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     kv_dtype: str = "auto"
+    scales_length: bool = True
     generic: bool = False
 
 
@@ -93,10 +96,6 @@ _FULL_ATTENTION = (
 )
 
 
-def _known() -> dict[str, Architecture]:
-    return {**_one_kind_of_attention(), **_mixed_attention(), **_latent(), **_with_states()}
-
-
 def _one_kind_of_attention() -> dict[str, Architecture]:
     sliding = attention.window_everywhere
     return {
@@ -127,11 +126,13 @@ def _mixed_attention() -> dict[str, Architecture]:
         "gemma3_text": Architecture(
             attention.attention_layers(attention.full_every(6)),
             {**_GEMMA3, "sliding_window": 4096, "max_position_embeddings": 131072},
+            scales_length=False,
         ),
         "gemma3n_text": Architecture(
             attention.attention_layers(attention.full_every(5)),
             {**_GEMMA3, "num_key_value_heads": 2, "sliding_window": 512}
             | {"num_kv_shared_layers": 15, "max_position_embeddings": 32768},
+            scales_length=False,
         ),
         **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), _GEMMA4),
         "gpt_oss": _attention(
@@ -194,9 +195,18 @@ def _with_states() -> dict[str, Architecture]:
     }
 
 
+# Every architecture that is known by the name of its decoder's model type.
+ARCHITECTURES: dict[str, Architecture] = {
+    **_one_kind_of_attention(),
+    **_mixed_attention(),
+    **_latent(),
+    **_with_states(),
+}
+
+
 def known_model_types() -> tuple[str, ...]:
     """The decoder's model types that are known by name, sorted."""
-    return tuple(sorted(_known()))
+    return tuple(sorted(ARCHITECTURES))
 
 
 def architecture_of(decoder: Config, model_type: str) -> Architecture:
@@ -204,7 +214,7 @@ def architecture_of(decoder: Config, model_type: str) -> Architecture:
 
     Raises `UnknownArchitectureError` with the fields that are lacking or not understood.
     """
-    known = _known().get(model_type)
+    known = ARCHITECTURES.get(model_type)
     if known is not None:
         return known
     _check_generic(ConfigFields(decoder, model_type))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError, UnsupportedCombinationError
 from prefixhash.layout.block_sizes import MultipleOf, align_attention_with_states
+from prefixhash.layout.checks import instances, integers, keep, keep_flags, keep_integers
 from prefixhash.layout.grouping import group_layers
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec
 from prefixhash.layout.models.architectures import architecture_of
-from prefixhash.layout.models.attention import LATENT_BLOCK, QUERY_HEADS
+from prefixhash.layout.models.attention import LATENT_BLOCK, QUERY_HEADS, plausible
 from prefixhash.layout.models.fields import (
     ConfigFields,
     declared_kv_dtype,
@@ -20,15 +23,10 @@ from prefixhash.layout.models.fields import (
     load_config,
     model_dtype_of,
 )
-from prefixhash.layout.models.rank import ModelLayer, Rank
-from prefixhash.layout.options import (
-    STATE_CACHE_MODES,
-    PlanOptions,
-    require_integer,
-    require_one_of,
-    require_positive,
-)
+from prefixhash.layout.models.rank import ModelLayer, Rank, is_auto
+from prefixhash.layout.options import STATE_CACHE_MODES, PlanOptions
 from prefixhash.layout.packing import lay_out_block
+from prefixhash.layout.row_formats import dtype_name
 from prefixhash.layout.specs import CrossAttentionSpec, MambaSpec, MLAAttentionSpec
 
 # Tokens that vLLM assumes for models that name no longest length.
@@ -69,6 +67,16 @@ class ModelLayers:
     state_cache_mode: str = "none"
     generic: bool = False
 
+    def __post_init__(self) -> None:
+        keep(self, "layers", instances("layers", self.layers, ModelLayer, "ModelLayer values"))
+        keep_integers(self, 1, "num_hidden_layers", "tensor_parallel")
+        keep_integers(self, 1, "max_model_len", optional=True)
+        keep_integers(self, 0, "max_encoder_tokens", optional=True)
+        for name in ("model_type", "kv_dtype"):
+            _arguments.text(name, getattr(self, name))
+        _arguments.choice("state_cache_mode", self.state_cache_mode, STATE_CACHE_MODES)
+        keep_flags(self, "generic")
+
     @property
     def specs(self) -> dict[str, LayerSpec]:
         """Layer name to spec, in the model's order."""
@@ -81,12 +89,12 @@ class ModelLayers:
 
         `partition`: decoder layers per stage; default `split_layers`.
         """
-        require_positive("pipeline_parallel", count)
-        sizes = split_layers(self.num_hidden_layers, count) if partition is None else partition
-        if not isinstance(sizes, Sequence):
-            raise InvalidArgumentError("partition", partition, "must list the layers per stage")
-        for size in sizes:
-            require_integer("partition", size, 0)
+        count = _arguments.integer("pipeline_parallel", count, 1)
+        sizes = (
+            split_layers(self.num_hidden_layers, count)
+            if partition is None
+            else integers("partition", partition, 0, "a sequence of the layers per stage")
+        )
         if len(sizes) != count or sum(sizes) != self.num_hidden_layers:
             problem = f"must be {count} numbers that add up to {self.num_hidden_layers} layers"
             raise InvalidArgumentError("partition", list(sizes), problem)
@@ -149,15 +157,16 @@ def read_model_config(
     decoder, model_type = decoder_part(loaded)
     architecture = architecture_of(decoder, model_type)
     fields = ConfigFields(decoder, model_type, architecture.defaults)
-    if model_dtype == "auto":
+    if is_auto(model_dtype):
         model_dtype = model_dtype_of(loaded, decoder)
-    resolved = kv_dtype
+    model_dtype = dtype_name(model_dtype, "model_dtype")
+    resolved = _arguments.text("kv_dtype", kv_dtype)
     if kv_dtype == "auto":
         resolved = declared_kv_dtype(loaded, decoder) or architecture.kv_dtype
     rank = Rank(block_size, tensor_parallel, resolved, model_dtype, state_dtype, speculative_tokens)
-    require_positive("max_model_len", max_model_len, optional=True)
-    require_one_of("state_cache_mode", state_cache_mode, STATE_CACHE_MODES)
-    longest = max_model_len or longest_length(fields)
+    max_model_len = _arguments.optional_integer("max_model_len", max_model_len, 1)
+    _arguments.choice("state_cache_mode", state_cache_mode, STATE_CACHE_MODES)
+    longest = max_model_len or longest_length(fields, scaled=architecture.scales_length)
     layers = _check_layers(fields, architecture.build(fields, rank))
     query_heads = fields.optional_integer(*QUERY_HEADS, "decoder_attention_heads")
     if query_heads and any(isinstance(layer.spec, AttentionSpec) for layer in layers):
@@ -228,8 +237,8 @@ def split_layers(num_layers: int, stages: int) -> list[int]:
     Equal shares; what remains goes one each to the stages before the last one, since the last (and
     with few remaining layers the first) holds the embeddings.
     """
-    require_positive("num_layers", num_layers)
-    require_positive("pipeline_parallel", stages)
+    num_layers = _arguments.integer("num_layers", num_layers, 1)
+    stages = _arguments.integer("pipeline_parallel", stages, 1)
     if stages > num_layers:
         problem = f"more stages than the model's {num_layers} layers"
         raise InvalidArgumentError("pipeline_parallel", stages, problem)
@@ -238,10 +247,11 @@ def split_layers(num_layers: int, stages: int) -> list[int]:
     return [share + (stage in extra) for stage in range(stages)]
 
 
-def longest_length(fields: ConfigFields) -> int | None:
+def longest_length(fields: ConfigFields, *, scaled: bool) -> int | None:
     """Longest request in tokens by the config: `model_max_length`, or else its smallest length
-    field, scaled as its rotary positions say (linear, dynamic: times the factor; yarn: original
-    length times the factor). Positions per kind of layer are taken to scale alike, as vLLM does.
+    field; where `scaled`, as its rotary positions say (linear, dynamic: times the factor; yarn:
+    original length times the factor). Positions per kind of layer are taken to scale alike, as
+    vLLM does.
     """
     # Cohere's models: its own word for it, beside positions that only the weights' cache has.
     names = ("model_max_length",) if fields.get("model_max_length") else _LENGTH_FIELDS
@@ -250,7 +260,7 @@ def longest_length(fields: ConfigFields) -> int | None:
     if not lengths:
         return None
     scaling = fields.get("rope_scaling") or fields.get("rope_parameters")
-    if not isinstance(scaling, Mapping) or fields.model_type.startswith("gemma3"):
+    if not scaled or not isinstance(scaling, Mapping):
         return min(lengths)
     nested = [value for value in scaling.values() if isinstance(value, Mapping)]
     if nested and "rope_type" not in scaling:
@@ -265,8 +275,13 @@ def _scaled(length: int, scaling: Mapping[str, Any]) -> int:
     if not 1 <= factor <= _MOST_SCALING:
         return length
     original = scaling.get("original_max_position_embeddings")
-    base = original if kind == "yarn" and isinstance(original, int) else length
-    return int(base * factor)
+    base: int = length
+    if kind == "yarn" and isinstance(original, int) and original > 0:
+        base = original
+    try:
+        return int(base * factor)
+    except OverflowError:  # beyond what a float holds
+        return int(base * Fraction(factor))
 
 
 def _check_layers(fields: ConfigFields, layers: list[ModelLayer]) -> list[ModelLayer]:
@@ -283,7 +298,7 @@ def _decoder_layers(fields: ConfigFields, layers: list[ModelLayer]) -> int:
     named = fields.optional_integer("decoder_layers", "num_hidden_layers", "n_layer", "num_layers")
     pattern = fields.get("hybrid_override_pattern")
     spelt = len(pattern) if isinstance(pattern, str) else 0
-    return max(named or 0, spelt, layers[-1].decoder_layer + 1)
+    return plausible(fields, max(named or 0, spelt, layers[-1].decoder_layer + 1))
 
 
 def _align(

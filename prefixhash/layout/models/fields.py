@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from typing import Any
 
-from prefixhash.errors import InvalidArgumentError, ModelConfigError
+from prefixhash import _arguments
+from prefixhash.errors import InvalidArgumentError, ModelConfigError, shorten
 from prefixhash.layout.row_formats import ITEM_SIZES
 
 Config = Mapping[str, Any]
 # Where multimodal configs keep the decoder's part; the first one that exists is taken.
 _DECODER_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+_DEEPEST_PART = 8
 _DTYPE_NAMES = {"half": "float16", "float": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -32,23 +33,28 @@ def load_config(config: object) -> Config:
     if isinstance(config, Mapping):
         return config
     if isinstance(config, (str, os.PathLike)):
-        return _read(os.fspath(config))
+        return _read(_arguments.text("config", os.fsdecode(config)))
     to_dict = getattr(config, "to_dict", None)
-    if callable(to_dict):
-        return load_config(to_dict())
+    if callable(to_dict) and not isinstance(config, type):
+        found = to_dict()
+        if isinstance(found, Mapping):
+            return found
     problem = "must be a mapping, the path of a config.json, or a transformers config"
     raise InvalidArgumentError("config", config, problem)
 
 
 def decoder_part(config: Config) -> tuple[Config, str]:
     """The mapping that describes the decoder's layers, and its model type."""
-    model_type = str(config.get("model_type") or "")
-    for part in _DECODER_PARTS:
-        inner = config.get(part)
-        if isinstance(inner, Mapping) and inner:
-            decoder, inner_type = decoder_part(inner)
-            return decoder, inner_type or (f"{model_type}_text" if model_type else "")
-    return config, model_type
+    model_type = outer = _type_name(config)
+    for _ in range(_DEEPEST_PART):
+        parts = [config.get(name) for name in _DECODER_PARTS]
+        inner = next((part for part in parts if isinstance(part, Mapping) and part), None)
+        if inner is None:
+            return config, model_type
+        config, outer = inner, _type_name(config) or outer
+        model_type = _type_name(inner) or (f"{outer}_text" if outer else "")
+    problem = f"parts lie more than {_DEEPEST_PART} deep: check {', '.join(_DECODER_PARTS)}"
+    raise ModelConfigError(model_type, problem, _DECODER_PARTS)
 
 
 def model_dtype_of(config: Config, decoder: Config) -> str:
@@ -85,8 +91,8 @@ def declared_kv_dtype(config: Config, decoder: Config) -> str | None:
 
 def _kv_dtype_of_scheme(scheme: object, model_type: str) -> str:
     if isinstance(scheme, Mapping):
-        known = {8: "fp8", 4: "nvfp4"}
-        named = known.get(scheme.get("num_bits", 0)) if scheme.get("type") == "float" else None
+        bits, is_float = scheme.get("num_bits"), scheme.get("type") == "float"
+        named = {8: "fp8", 4: "nvfp4"}.get(bits) if is_float and isinstance(bits, int) else None
     else:
         named = {"fp8": "fp8", "nvfp4": "nvfp4"}.get(str(scheme).lower())
     if named is None:
@@ -103,7 +109,7 @@ def _read(path: str) -> Config:
             config = json.load(file)
         except json.JSONDecodeError as error:
             raise ModelConfigError("", f"{path}:{error.lineno}: no JSON: {error.msg}") from None
-        except (UnicodeDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # text, numbers of 4,301 digits, nesting
             raise ModelConfigError("", f"{path}: no JSON: {error}") from None
     if not isinstance(config, dict):
         raise ModelConfigError("", f"{path}: must hold a JSON object")
@@ -111,7 +117,8 @@ def _read(path: str) -> Config:
 
 
 def _type_name(decoder: Config) -> str:
-    return str(decoder.get("model_type") or "")
+    value = decoder.get("model_type")
+    return "" if value is None else str(value)
 
 
 class ConfigFields:
@@ -132,7 +139,7 @@ class ConfigFields:
 
     def names(self) -> tuple[str, ...]:
         """Fields that the config itself sets (not null)."""
-        return tuple(name for name, value in self._fields.items() if value is not None)
+        return tuple(str(name) for name, value in self._fields.items() if value is not None)
 
     def get(self, *names: str) -> Any:
         """The value, the architecture's default, or None."""
@@ -149,8 +156,9 @@ class ConfigFields:
             return None
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
-            raise self.error(f"{names[0]}={value!r} must be a whole number of 0 or more", names)
+        if not _arguments.is_integer(value) or value < 0:
+            said = f"{names[0]}={shorten(value)}"
+            raise self.error(f"{said} must be a whole number of 0 or more", names)
         return int(value)
 
     def integers(self, *names: str) -> tuple[int, ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from prefixhash import _arguments
 from prefixhash.errors import UnsupportedCombinationError
+from prefixhash.layout.checks import keep, keep_integers
 from prefixhash.layout.layer_spec import LayerSpec
-from prefixhash.layout.options import require_integer, require_positive
 from prefixhash.layout.row_formats import (
     LATENT_584,
     LATENT_656,
@@ -17,6 +18,9 @@ from prefixhash.layout.row_formats import (
     storage_of,
 )
 
+# More is a mistyped number, which would only exhaust memory.
+_MOST_RANKS = 1 << 20
+
 
 class ModelLayer(NamedTuple):
     """One cached layer: index of its decoder layer (for the pipeline split), name, spec."""
@@ -24,6 +28,11 @@ class ModelLayer(NamedTuple):
     decoder_layer: int
     name: str
     spec: LayerSpec
+
+
+def is_auto(dtype: object) -> bool:
+    """Whether the choice of a type is left to the config and the architecture."""
+    return isinstance(dtype, str) and dtype == "auto"
 
 
 @dataclass(frozen=True)
@@ -42,11 +51,12 @@ class Rank:
     speculative_tokens: int = 0
 
     def __post_init__(self) -> None:
-        require_positive("block_size", self.block_size, optional=True)
-        require_positive("tensor_parallel", self.tensor_parallel)
-        require_integer("speculative_tokens", self.speculative_tokens, 0)
+        keep_integers(self, 1, "block_size", optional=True)
+        ranks = _arguments.integer("tensor_parallel", self.tensor_parallel, 1, _MOST_RANKS)
+        keep(self, "tensor_parallel", ranks)
+        keep_integers(self, 0, "speculative_tokens")
         storage_of(self.kv_dtype, self.model_dtype)
-        if self.state_dtype != "auto":
+        if not is_auto(self.state_dtype):
             dtype_name(self.state_dtype, "state_dtype")
 
     def block(self, default: int = 16) -> int:

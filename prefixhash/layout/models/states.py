@@ -6,13 +6,13 @@ Shapes are those of vLLM's state calculators, for one tensor-parallel rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from prefixhash.layout.layer_spec import LayerSpec
 from prefixhash.layout.models.attention import attention_spec, latent_spec, num_layers
 from prefixhash.layout.models.fields import ConfigFields
-from prefixhash.layout.models.rank import ModelLayer, Rank
+from prefixhash.layout.models.rank import ModelLayer, Rank, is_auto
 from prefixhash.layout.specs import MambaSpec
 
 ATTENTION, STATE, BOTH, NOTHING = "attention", "state", "both", "nothing"
@@ -239,7 +239,7 @@ def _state_spec(
     rank: Rank, shapes: tuple[tuple[int, ...], ...], state_dtype: str = "auto"
 ) -> MambaSpec:
     """`state_dtype` is the architecture's own choice; the caller's goes before it."""
-    chosen = rank.state_dtype if rank.state_dtype != "auto" else state_dtype
+    chosen = state_dtype if is_auto(rank.state_dtype) else rank.state_dtype
     recurrent = rank.model_dtype if chosen == "auto" else chosen
     return MambaSpec(
         block_size=UNALIGNED_BLOCK,
@@ -247,6 +247,3 @@ def _state_spec(
         state_dtypes=(rank.model_dtype, recurrent),
         speculative_blocks=rank.speculative_tokens,
     )
-
-
-Builder = Callable[[ConfigFields, Rank], list[ModelLayer]]
