@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import sys
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
+from prefixhash._units import parse_bytes
 from prefixhash.cli._plan_text import plan_lines
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.layout import (
@@ -36,15 +35,6 @@ examples:
   prefixhash plan Llama-3.1-8B/config.json --memory 60GiB
   prefixhash plan config.json --memory 60GiB --tp 8 --kv-dtype fp8 --json
   prefixhash plan config.json --memory 60GiB,50GiB --pp 2 --plot block.svg"""
-
-_PATTERN = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", re.IGNORECASE)
-_PREFIXES = ("k", "m", "g", "t")
-_UNITS: dict[str, int] = {
-    "": 1,
-    "b": 1,
-    **{f"{prefix}ib": 1 << 10 * power for power, prefix in enumerate(_PREFIXES, 1)},
-    **{f"{prefix}b": int(1e3) ** power for power, prefix in enumerate(_PREFIXES, 1)},
-}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -195,7 +185,7 @@ def _plans(args: argparse.Namespace, model: ModelLayers) -> tuple[KVCachePlan, .
     if args.pp_layers is not None:
         partition = [_integer("--pp-layers", part) for part in args.pp_layers.split(",")]
     stages = model.stages(args.pp, partition)
-    memory = [parse_size(part, "--memory") for part in args.memory.split(",")]
+    memory = [parse_bytes("--memory", part) for part in args.memory.split(",")]
     if len(memory) not in (1, len(stages)):
         problem = f"give one size, or one for each of {len(stages)} stages"
         raise InvalidArgumentError("--memory", args.memory, problem)
@@ -207,21 +197,6 @@ def _plans(args: argparse.Namespace, model: ModelLayers) -> tuple[KVCachePlan, .
         count_null_block=args.count_null_block,
     )
     return plan_workers(stages, memory * len(stages) if len(memory) == 1 else memory, options)
-
-
-def parse_size(text: str, argument: str) -> int:
-    """Bytes of `60GiB`, `1.5 TB` or `1073741824`; KiB to TiB count in 1024s, kB to TB in 1000s.
-
-    Raises `InvalidArgumentError` for other text and for sizes that come to no whole byte or none.
-    """
-    match = _PATTERN.fullmatch(text.strip())
-    factor = _UNITS.get(match[2].lower()) if match else None
-    if match is None or factor is None:
-        raise InvalidArgumentError(argument, text, "write 60GiB, 512MiB, 80GB or a number of bytes")
-    size = Fraction(match[1]) * factor
-    if size < 1:
-        raise InvalidArgumentError(argument, text, "must be at least one byte")
-    return int(size)
 
 
 def _standard_input() -> Any:

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 from prefixhash.cli.main import main
-from prefixhash.cli.plan import parse_size
-from prefixhash.errors import InvalidArgumentError
 from prefixhash.layout import KVCachePlan, known_model_types, plan_workers, read_model_config
 from prefixhash.layout.picture import block_runs, block_segments, number_ranges
 
@@ -354,25 +352,3 @@ def test_planning_imports_nothing_heavy() -> None:
         "bad = {'torch', 'numpy', 'matplotlib', 'rich'} & set(sys.modules); sys.exit(bool(bad))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("60GiB", 60 * GIB),
-        ("1.5 gib", 3 * GIB // 2),
-        ("80GB", 80 * 10**9),
-        ("1073741824", GIB),
-        ("512b", 512),
-        (".5KiB", 512),
-        ("2TiB", 2 << 40),
-    ],
-)
-def test_sizes(text: str, expected: int) -> None:
-    assert parse_size(text, "--memory") == expected
-
-
-@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "1e9", "inf", "0.1", "1 2GiB", "60G"])
-def test_bad_sizes(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="--memory"):
-        parse_size(text, "--memory")
