@@ -11,7 +11,8 @@ from prefixhash.cache import PrefixCache
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.hashing import BlockHasher
 from prefixhash.request import LoRARequest, MultiModalFeature, PlaceholderRange, Request
-from prefixhash.trace.caches import Admission, Prepared, check_oversize, check_pool_size
+from prefixhash.trace.caches import CLIP, REJECT, Admission, Prepared, check_pool
+from prefixhash.trace.incoming import checked_requests
 from prefixhash.trace.records import TokenPrompt, TraceRequest
 
 # Above every token that a trace can name by its dense block numbers.
@@ -100,7 +101,8 @@ def tokens_of_blocks(
 class HashedTrace:
     """A trace whose token prompts have got the hashes of their full blocks as ids.
 
-    Requests that have ids pass through. `hasher` holds the counts of the latest pass.
+    Requests that have ids pass through. `hasher` holds the counts of the latest pass. Iterating
+    raises `InvalidArgumentError` for what is no request.
     """
 
     def __init__(self, trace: Iterable[TraceRequest], block_size: int) -> None:
@@ -110,7 +112,7 @@ class HashedTrace:
 
     def __iter__(self) -> Iterator[TraceRequest]:
         self.hasher = RequestHasher(self._block_size)
-        for index, request in enumerate(self._trace):
+        for index, request in enumerate(checked_requests(self._trace, self._block_size)):
             if request.prompt is None:
                 yield request
                 continue
@@ -164,14 +166,13 @@ class EngineCache:
         hasher: RequestHasher,
         *,
         commit_output: bool = False,
-        oversize: str = "clip",
+        oversize: str = CLIP,
     ) -> None:
-        check_oversize(oversize)
-        check_pool_size(num_blocks)
+        check_pool(num_blocks, oversize)
         self._cache = PrefixCache.single(num_blocks, block_size)
         self._hasher = hasher
         self._commit_output = commit_output
-        self._reject = oversize == "reject"
+        self._reject = oversize == REJECT
         self._block_size = block_size
         # What a request can hold: all but the null block.
         self._most_tokens = (num_blocks - 1) * block_size

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from prefixhash.errors import PrefixHashError
-from prefixhash.trace.curve import HitRateCurve
+from prefixhash.trace.definitions import find_definition
+from prefixhash.trace.hit_curve import HitRateCurve
 from prefixhash.trace.series import RateOverTime
 
 _STYLES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)))
@@ -229,8 +230,6 @@ def draw_reuse_distances(axes: Any, picture: Picture) -> None:
     """Hits by the capacity that they need, in powers of two."""
     curve = picture.curve
     bins = curve.reuse_distances()
-    unit = {"tokens": "tokens", "blocks": "blocks"}.get(curve.count.split("-")[-1], "hits")
-    unit = "tokens" if curve.count.startswith("tokens") else unit
     axes.bar(
         range(len(bins)),
         [hits for _, _, hits in bins],
@@ -244,7 +243,7 @@ def draw_reuse_distances(axes: Any, picture: Picture) -> None:
         [f"{round(low * picture.blocks_scale):,}" for low, _, _ in bins[::step]],
     )
     axes.set_xlabel("reuse distance (blocks; each bar reaches to twice its left edge)")
-    axes.set_ylabel(f"hits ({unit})")
+    axes.set_ylabel(f"hits ({find_definition(curve.count).unit})")
     axes.yaxis.set_major_formatter(lambda value, _: _short(value))
     axes.grid(axis="x", visible=False)
     axes.set_title("Reuse distances: the capacity that a hit needs", loc="left")

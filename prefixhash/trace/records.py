@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prefixhash.errors import InvalidArgumentError
-
 # Opaque: integers of any size, strings, or (conversation, id) pairs where ids are local to one.
 BlockId = int | str | bytes | tuple[int, int | str]
 
@@ -52,18 +50,3 @@ class TraceRequest:
     kind: str | None = None
     prompt: TokenPrompt | None = None
     hashed: Any = None
-
-
-def ids_block_size(trace: object, given: int | None) -> int:
-    """Tokens of a block id: as given, else what the trace says of itself.
-
-    Raises `InvalidArgumentError` where neither does, or for less than one token.
-    """
-    size = given if given is not None else getattr(trace, "block_size", None)
-    if size is None:
-        raise InvalidArgumentError(
-            "block_size", None, "is needed: a list of requests does not tell the size of its blocks"
-        )
-    if size < 1:
-        raise InvalidArgumentError("block_size", size, "must be at least 1")
-    return int(size)

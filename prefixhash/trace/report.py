@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from prefixhash.trace.curve import POOL_OVERHEAD_BLOCKS, HitRateCurve
+from prefixhash.trace.capacity import POOL_OVERHEAD_BLOCKS
+from prefixhash.trace.hit_curve import HitRateCurve
 from prefixhash.trace.metering import Meter, Tally, turn_label
 from prefixhash.trace.reading import Trace
 from prefixhash.trace.results import ReplayReport, ReplayResult

@@ -17,8 +17,8 @@ import math
 
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.trace._stack import BlockStack
-from prefixhash.trace.curve import HitRateCurve
 from prefixhash.trace.definitions import Definition, Weights
+from prefixhash.trace.hit_curve import HitRateCurve
 from prefixhash.trace.metering import Meter
 from prefixhash.trace.policies import ORDERS
 from prefixhash.trace.records import BlockId, TraceRequest
@@ -54,7 +54,7 @@ class SampledCurveBuilder:
 
     def add(self, request: TraceRequest) -> None:
         """Counts one request. O(blocks) hashes, O(log sample) for each sampled block."""
-        weights = self._definition.weigh(request.num_tokens, len(request.ids), self._block_size)
+        weights = self._definition.rule(request.num_tokens, len(request.ids), self._block_size)
         now = self._num_requests
         if now < self._warmup:
             weights = Weights(weights.cached, weights.limit, 0, 0, 0)

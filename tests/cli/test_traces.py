@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from prefixhash.cli.main import main
-from prefixhash.trace.definitions import DEFINITION_NAMES
+from prefixhash.trace.definitions import DEFINITIONS
 from prefixhash.trace.report import number
 from prefixhash.trace.synth import make_workload, synthesize
 from prefixhash.trace.synth_forms import record_of
@@ -56,7 +56,7 @@ def test_replay_prints_rates_losses_types_and_turns(
 def test_replay_counts_by_every_definition(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = data_of(capsys, "replay", trace, "--trace-block-size", 64, "--count", "all")
     counts = [result["count"] for result in data["results"]]
-    assert list(dict.fromkeys(counts)) == list(DEFINITION_NAMES)
+    assert list(dict.fromkeys(counts)) == list(DEFINITIONS)
     assert "requests-full" in ok(
         capsys, "replay", trace, "--trace-block-size", 64, "--count", "all"
     )

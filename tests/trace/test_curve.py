@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from prefixhash import InvalidArgumentError
 from prefixhash.trace._stack import BlockStack, RunStack, Timeline
-from prefixhash.trace.curve import HitRateCurve, hit_rate_curve
-from prefixhash.trace.definitions import DEFINITION_NAMES
+from prefixhash.trace.curve import hit_rate_curve
+from prefixhash.trace.definitions import DEFINITIONS
+from prefixhash.trace.hit_curve import HitRateCurve
+from prefixhash.trace.interning import Interner
 from prefixhash.trace.policies import ORDERS, make_policy
 from prefixhash.trace.reading import read_trace
 from prefixhash.trace.records import TraceRequest
@@ -26,7 +28,7 @@ def curve_of(requests: list[TraceRequest], count: str, order: str) -> HitRateCur
     return hit_rate_curve(requests, block_size=BLOCK, count=count, order=order)
 
 
-@given(traces(), st.sampled_from(DEFINITION_NAMES), st.sampled_from(ORDERS))
+@given(traces(), st.sampled_from(tuple(DEFINITIONS)), st.sampled_from(ORDERS))
 def test_prefix_hashes_give_the_rate_of_a_replay_at_every_capacity(
     requests: list[TraceRequest], count: str, order: str
 ) -> None:
@@ -38,7 +40,7 @@ def test_prefix_hashes_give_the_rate_of_a_replay_at_every_capacity(
         assert curve.rate_at(capacity) == pytest.approx(hits / total if total else 0)
 
 
-@given(traces(chained=False), st.sampled_from(DEFINITION_NAMES), st.sampled_from(ORDERS))
+@given(traces(chained=False), st.sampled_from(tuple(DEFINITIONS)), st.sampled_from(ORDERS))
 def test_any_ids_give_the_rate_of_a_replay_at_every_capacity(
     requests: list[TraceRequest], count: str, order: str
 ) -> None:
@@ -64,8 +66,8 @@ def test_twenty_random_capacities_of_a_long_random_trace(seed: int) -> None:
     curve = curve_of(requests, "blocks", "tail-first")
     assert curve.chained
     for capacity in rng.sample(range(1, curve.num_unique), 20):
-        policy = make_policy("lru", capacity)
-        hits = sum(policy.access(request.ids) for request in requests)  # type: ignore[arg-type]
+        policy, interner = make_policy("lru", capacity), Interner()
+        hits = sum(policy.access(interner.intern(request.ids)) for request in requests)
         assert curve.rate_at(capacity) == hits / curve.total
 
 

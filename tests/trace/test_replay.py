@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prefixhash import InvalidArgumentError
 from prefixhash.trace.capacity import parse_capacity
 from prefixhash.trace.curve import hit_rate_curve
-from prefixhash.trace.definitions import DEFINITION_NAMES
+from prefixhash.trace.definitions import DEFINITIONS
 from prefixhash.trace.engine import HashedTrace, tokens_of_blocks
 from prefixhash.trace.metering import TurnCounter, turn_group, turn_label
 from prefixhash.trace.policies import POLICIES
@@ -48,11 +48,13 @@ def test_engine_and_pool_of_n_blocks_equal_the_curve_at_n_minus_2(
 
 
 @settings(max_examples=25)
-@given(random_traces(), st.integers(1, 10), st.sampled_from(DEFINITION_NAMES))
+@given(random_traces(), st.integers(1, 10), st.sampled_from(tuple(DEFINITIONS)))
 def test_policies_of_the_replay_equal_the_curve_and_stay_below_the_optimum(
     requests: list[TraceRequest], capacity: int, count: str
 ) -> None:
-    report = run(requests, capacities=(capacity, "inf"), policies=POLICIES[1:], counts=(count,))
+    report = run(
+        requests, capacities=(capacity, "inf"), policies=tuple(POLICIES)[1:], counts=(count,)
+    )
     curve = hit_rate_curve(requests, block_size=BLOCK, count=count)
     for result in report.results:
         assert result.level == "cache"
