@@ -17,7 +17,7 @@ from prefixhash.cli._tables import count
 from prefixhash.errors import InvalidArgumentError, TraceFormatError
 from prefixhash.trace.formats import FORMATS
 from prefixhash.trace.page import PageTable, html_page
-from prefixhash.trace.plots import Picture, check_matplotlib, save_plot
+from prefixhash.trace.plots import Picture, check_matplotlib, check_picture_name, save_plot
 from prefixhash.trace.reading import AUTO, Trace, read_trace
 
 CAPACITY_HELP = (
@@ -74,9 +74,14 @@ def positive(text: str) -> int:
     return value
 
 
-def part(text: str) -> float:
+def share(text: str) -> float:
     """An argument that is a part of a whole: `0.01` or `1%`."""
-    return float(parse_share("share", text)) if text.rstrip().endswith("%") else float(text)
+    if "%" not in text:
+        return float(text)
+    try:
+        return float(parse_share("share", text))
+    except InvalidArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def listed(text: str) -> list[str]:
@@ -152,8 +157,8 @@ def check_output(path: str) -> None:
 
 def check_outputs(args: argparse.Namespace) -> None:
     """As `check_output`, for all that `add_output_arguments` names."""
-    if args.plot is not None and Path(args.plot).suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InvalidArgumentError("--plot", args.plot, "must end in .png, .svg or .pdf")
+    if args.plot is not None:
+        check_picture_name("--plot", args.plot)
     if args.plot is not None or args.html is not None:
         check_matplotlib()
     for path in (args.plot, args.html, args.output):

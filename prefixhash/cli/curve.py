@@ -17,10 +17,10 @@ from prefixhash.cli._traces import (
     check_outputs,
     listed,
     opened_trace,
-    part,
     positive,
     report_output,
     report_skipped,
+    share,
     write_json,
     write_pictures,
 )
@@ -60,7 +60,7 @@ def add_parser(subparsers: Any) -> None:
     add_warmup_argument(parser)
     parser.add_argument(
         "--sample",
-        type=part,
+        type=share,
         default=1.0,
         metavar="SHARE",
         help="follow this share of the blocks only (0.01 or 1%%): for traces larger than memory",

@@ -13,11 +13,11 @@ from prefixhash.trace.checks import part_of_one
 from prefixhash.trace.definitions import HEADLINE, Definition, Weights, find_definition
 from prefixhash.trace.engine import HashedTrace
 from prefixhash.trace.hit_curve import HitRateCurve
-from prefixhash.trace.incoming import check_repeatable, ids_block_size
+from prefixhash.trace.incoming import check_repeatable
 from prefixhash.trace.interning import Interner
 from prefixhash.trace.metering import Meter, TurnCounter
 from prefixhash.trace.policies import ORDERS, TAIL_FIRST, is_head_first
-from prefixhash.trace.records import TraceRequest
+from prefixhash.trace.records import TraceRequest, ids_block_size
 from prefixhash.trace.sampling import SampledCurveBuilder
 from prefixhash.trace.series import WorkingSet, WorkingSetSamples
 from prefixhash.trace.warmup import Warmup, parse_warmup
@@ -48,7 +48,7 @@ class CurveBuilder:
 
     def add(self, request: TraceRequest) -> None:
         """Counts one request. O(runs log requests) for prefix hashes, else O(blocks log blocks)."""
-        weights = self.definition.rule(request.num_tokens, len(request.ids), self.block_size)
+        weights = self.definition.weigh(request.num_tokens, len(request.ids), self.block_size)
         ids = self.interner.intern(request.ids)
         del ids[weights.cached :]
         if not self.interner.chained and isinstance(self._stack, RunStack):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+from prefixhash import _arguments
 from prefixhash.cache import PrefixCache
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.hashing import BlockHasher
@@ -25,8 +26,9 @@ class RequestHasher:
     """Makes hashed requests; `seconds` and `num_blocks` add up what hashing took."""
 
     def __init__(self, block_size: int, ids_block_size: int | None = None) -> None:
-        self._hasher = BlockHasher(block_size)
-        self._ids_block_size = ids_block_size or block_size
+        self._hasher = BlockHasher(_arguments.integer("block_size", block_size, 1))
+        given = _arguments.optional_integer("ids_block_size", ids_block_size, 1)
+        self._ids_block_size = block_size if given is None else given
         self.seconds = 0.0
         self.num_blocks = 0
 
@@ -107,7 +109,7 @@ class HashedTrace:
 
     def __init__(self, trace: Iterable[TraceRequest], block_size: int) -> None:
         self._trace = trace
-        self._block_size = block_size
+        self._block_size = _arguments.integer("block_size", block_size, 1)
         self.hasher = RequestHasher(block_size)
 
     def __iter__(self) -> Iterator[TraceRequest]:

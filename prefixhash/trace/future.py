@@ -32,15 +32,20 @@ class Future:
             self._next_uses[index] = [following.get(block, NEVER) for block in ids]
             following.update(dict.fromkeys(ids[:limit], index))
 
-    def uses(self, index: int, ids: Sequence[int]) -> Sequence[int]:
-        """The index of the request that uses each of `ids`, the blocks of request `index`, next.
+    def uses(self, index: int, num_ids: int) -> Sequence[int]:
+        """For each of the `num_ids` blocks of request `index`, the request that uses it next.
 
         `NEVER` for none. Raises `InvalidArgumentError` where this is no request of the trace.
         """
-        known = self._next_uses[index] if index < len(self._next_uses) else None
-        if known is None or len(known) != len(ids):
-            raise InvalidArgumentError("ids", ids, f"is not request {index} of the known future")
-        return known
+        known = len(self._next_uses)
+        if _arguments.integer("index", index) >= known:
+            problem = f"the future is known of {known} requests"
+            raise InvalidArgumentError("index", index, problem)
+        uses = self._next_uses[index]
+        if _arguments.integer("num_ids", num_ids) != len(uses):
+            problem = f"request {index} of the known future has {len(uses)} blocks"
+            raise InvalidArgumentError("num_ids", num_ids, problem)
+        return uses
 
 
 def _request(index: int, item: Any) -> tuple[Sequence[int], int]:

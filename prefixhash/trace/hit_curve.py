@@ -46,7 +46,8 @@ class HitRateCurve:
         _arguments.choice("count", self.count, DEFINITIONS)
         is_head_first(self.order)
         for name in ("block_size", "num_requests", "num_references", "num_unique"):
-            _arguments.integer(name, getattr(self, name), int(name == "block_size"))
+            value = _arguments.integer(name, getattr(self, name), int(name == "block_size"))
+            object.__setattr__(self, name, value)
         _arguments.number("total", self.total)
         _arguments.flag("chained", self.chained)
         instance_of("unbounded", self.unbounded, Meter)

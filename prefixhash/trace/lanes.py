@@ -83,7 +83,7 @@ class LaneGroup:
         self._interner = Interner()
 
     def serve(self, index: int, source: TraceRequest, turn: int | None, shared: int) -> None:
-        weights = self._definition.rule(source.num_tokens, len(source.ids), self._size)
+        weights = self._definition.weigh(source.num_tokens, len(source.ids), self._size)
         prepared = Prepared(index, source, self._interner.intern(source.ids), weights)
         if self.hasher is not None:
             prepared.request = self.hasher.request(prepared)

@@ -179,7 +179,7 @@ class S3FIFO(Policy):
 
     def __init__(self, capacity: float, head_first: bool, future: Future | None = None) -> None:
         super().__init__(capacity, head_first)
-        self._small_capacity = capacity if math.isinf(capacity) else max(1, capacity // 10)
+        self._small_capacity = capacity if capacity == math.inf else max(1, capacity // 10)
         self._uses: dict[int, int] = {}
         self._small: deque[int] = deque()
         self._main: deque[int] = deque()
@@ -257,7 +257,7 @@ class Optimal(Policy):
         return len(self._next)
 
     def take(self, ids: Sequence[int]) -> int:
-        uses = self._future.uses(self._now, ids)
+        uses = self._future.uses(self._now, len(ids))
         hits = leading_hits(self._next, ids)
         self._now += 1
         for place, (block, following) in enumerate(zip(ids, uses, strict=True)):

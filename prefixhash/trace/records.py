@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from prefixhash import _arguments
+from prefixhash.errors import InvalidArgumentError
+
 # Opaque: integers of any size, strings, or (conversation, id) pairs where ids are local to one.
 BlockId = int | str | bytes | tuple[int, int | str]
 
@@ -50,3 +53,16 @@ class TraceRequest:
     kind: str | None = None
     prompt: TokenPrompt | None = None
     hashed: Any = None
+
+
+def ids_block_size(trace: object, given: int | None) -> int:
+    """Tokens of a block id: as given, else what the trace says of itself.
+
+    Raises `InvalidArgumentError` where neither does, or for what is no number of tokens.
+    """
+    size = given if given is not None else getattr(trace, "block_size", None)
+    if size is None:
+        raise InvalidArgumentError(
+            "block_size", None, "is needed: a list of requests does not tell the size of its blocks"
+        )
+    return _arguments.integer("block_size", size, 1)

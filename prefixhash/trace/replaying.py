@@ -15,13 +15,13 @@ from prefixhash.trace.definitions import Definition, find_definition
 from prefixhash.trace.engine import EngineCache, HashedTrace, RequestHasher
 from prefixhash.trace.future import Future
 from prefixhash.trace.holding import Concurrent, Holding, OneAtATime, Timed
-from prefixhash.trace.incoming import check_repeatable, ids_block_size
+from prefixhash.trace.incoming import check_repeatable
 from prefixhash.trace.interning import Interner
 from prefixhash.trace.lanes import Lane, LaneGroup, Unbounded
 from prefixhash.trace.levels import CACHE, ENGINE, POOL, Level
 from prefixhash.trace.metering import Meter, TurnCounter
 from prefixhash.trace.policies import TAIL_FIRST, Policy, find_policy, is_head_first, make_policy
-from prefixhash.trace.records import TraceRequest
+from prefixhash.trace.records import TraceRequest, ids_block_size
 from prefixhash.trace.results import Losses, ReplayOptions, ReplayReport, ReplayResult
 from prefixhash.trace.survey import Prefixes, Survey, survey_trace
 from prefixhash.trace.warmup import parse_warmup
@@ -143,7 +143,7 @@ class _Run:
 
         def uses() -> Iterator[tuple[Sequence[int], int]]:
             for source in self._trace:
-                weights = definition.rule(source.num_tokens, len(source.ids), size)
+                weights = definition.weigh(source.num_tokens, len(source.ids), size)
                 ids = interner.intern(source.ids[: weights.cached])
                 yield ids, weights.cached if weights.last else weights.limit
 

@@ -9,9 +9,10 @@ from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.trace.caches import OVERSIZE
 from prefixhash.trace.capacity import parse_capacity
-from prefixhash.trace.checks import instance_of, items_of, names_of
-from prefixhash.trace.definitions import HEADLINE, find_definition
+from prefixhash.trace.checks import blocks_or_inf, instance_of, items_of, names_of
+from prefixhash.trace.definitions import DEFINITIONS, HEADLINE, find_definition
 from prefixhash.trace.holding import Speed
+from prefixhash.trace.levels import LEVELS
 from prefixhash.trace.metering import Meter
 from prefixhash.trace.policies import (
     DEFAULT_POLICY,
@@ -100,6 +101,14 @@ class ReplayResult:
     most_running: int = 1
     seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.capacity = blocks_or_inf("capacity", self.capacity, 1)
+        _arguments.choice("policy", self.policy, POLICIES)
+        _arguments.choice("count", self.count, DEFINITIONS)
+        _arguments.choice("level", self.level, LEVELS)
+        _arguments.integer("block_size", self.block_size, 1)
+        instance_of("meter", self.meter, Meter)
+
     @property
     def rate(self) -> float:
         return self.meter.overall.rate
@@ -135,3 +144,10 @@ class ReplayReport:
     results: list[ReplayResult]
     hashing_seconds: float = 0.0
     hashed_blocks: int = 0
+
+    def __post_init__(self) -> None:
+        instance_of("survey", self.survey, Survey)
+        instance_of("options", self.options, ReplayOptions)
+        instance_of("losses", self.losses, Losses)
+        for place, result in enumerate(items_of("results", self.results, "results")):
+            instance_of(f"results[{place}]", result, ReplayResult)

@@ -54,7 +54,7 @@ class SampledCurveBuilder:
 
     def add(self, request: TraceRequest) -> None:
         """Counts one request. O(blocks) hashes, O(log sample) for each sampled block."""
-        weights = self._definition.rule(request.num_tokens, len(request.ids), self._block_size)
+        weights = self._definition.weigh(request.num_tokens, len(request.ids), self._block_size)
         now = self._num_requests
         if now < self._warmup:
             weights = Weights(weights.cached, weights.limit, 0, 0, 0)

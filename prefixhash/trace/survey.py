@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from prefixhash import _arguments
+from prefixhash.trace.engine import HashedTrace
 from prefixhash.trace.incoming import checked_requests
 from prefixhash.trace.interning import Interner
 from prefixhash.trace.records import BlockId, TraceRequest
@@ -29,7 +30,7 @@ class Survey:
     def __post_init__(self) -> None:
         for item in fields(self):
             check = _arguments.flag if item.type == "bool" else _arguments.integer
-            check(item.name, getattr(self, item.name))
+            object.__setattr__(self, item.name, check(item.name, getattr(self, item.name)))
 
     def unique_blocks_of(self, block_size: int, trace_block_size: int) -> int:
         """Distinct blocks of another size (exact where it divides the trace's)."""
@@ -56,7 +57,9 @@ def survey_trace(trace: Iterable[TraceRequest], block_size: int) -> Survey:
     interner = Interner()
     requests = prompt = output = references = unique_tokens = longest = 0
     has_times = False
-    for request in checked_requests(trace, block_size):
+    # One that hashes has checked its requests already.
+    requests_in = trace if isinstance(trace, HashedTrace) else checked_requests(trace, block_size)
+    for request in requests_in:
         known = len(interner)
         interner.intern(request.ids)
         fresh = len(interner) - known

@@ -26,6 +26,7 @@ class Warmup:
 
         Raises `InvalidArgumentError` where nothing is left to count.
         """
+        num_requests = _arguments.integer("num_requests", num_requests)
         warmup = self.number if self.share is None else int(self.share * num_requests)
         if 0 < num_requests <= warmup:
             problem = f"leaves out all {num_requests} requests"

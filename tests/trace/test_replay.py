@@ -196,6 +196,15 @@ def test_survey_sizes() -> None:
         ("2ktok", 125),
         ("1_600tok", 100),
         ("1.5MiB", 1536),
+        ("1.5MB", 1464),
+        ("1_000 kB", 976),
+        ("120%", 120),
+        ("0.29%", 1),
+        ("29 %", 29),
+        ("2.3ktok", 143),
+        ("1.0", 1),
+        ("INF", math.inf),
+        (math.inf, math.inf),
         ("inf", math.inf),
     ],
 )
@@ -204,7 +213,10 @@ def test_capacities_as_people_write_them(text: str | int, blocks: float) -> None
     assert capacity.blocks(block_size=16, unique_blocks=100, bytes_per_block=1024) == blocks
 
 
-@pytest.mark.parametrize("text", ["", "abc", "-3", "5 apples", "1.5", "%", "nan", "0", "0%"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "abc", "-3", "5 apples", "1.5", "%", "nan", "0", "0%", "1e3", "1__0", "5G", "9" * 41],
+)
 def test_capacities_that_cannot_be_used(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="capacity="):
         parse_capacity(text).blocks(block_size=16, unique_blocks=100, bytes_per_block=None)
