@@ -1,4 +1,4 @@
-"""Arguments of this room that are more than one value: lists, capacities, shares, traces."""
+"""Arguments of this room that are more than one plain value: lists, capacities, shares."""
 
 from __future__ import annotations
 

@@ -126,3 +126,5 @@ def _check_prompt(name: str, prompt: Any) -> None:
     instance_of(name, prompt, TokenPrompt)
     if not hasattr(prompt.token_ids, "__getitem__"):
         raise InvalidArgumentError(f"{name}.token_ids", prompt.token_ids, "must be a sequence")
+    if not isinstance(prompt.media, (tuple, list)):
+        raise InvalidArgumentError(f"{name}.media", prompt.media, "must be a tuple")
