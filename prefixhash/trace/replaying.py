@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.trace.caches import Cache, PolicyCache, PoolCache
 from prefixhash.trace.capacity import Capacity, parse_capacity
@@ -62,7 +63,8 @@ def replay(
     """
     given = ReplayOptions() if options is None else instance_of("options", options, ReplayOptions)
     options = replace(given, **settings)
-    size = ids_block_size(trace, trace_block_size)
+    given_size = _arguments.optional_integer("trace_block_size", trace_block_size, 1)
+    size = ids_block_size(trace, given_size)
     if survey is None:
         check_repeatable(trace, "its survey")
     else:

@@ -273,6 +273,13 @@ def test_a_bool_is_no_number(flag: bool) -> None:
             call()  # type: ignore[no-untyped-call]
 
 
+def test_the_argument_is_named_as_it_was_given() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"^trace_block_size=0: must be"):
+        replay(REQUESTS, trace_block_size=0)
+    with pytest.raises(InvalidArgumentError, match=r"^block_size=0: must be"):
+        hit_rate_curve(REQUESTS, block_size=0)
+
+
 def test_a_bad_request_is_named_by_its_place() -> None:
     for fields_, name in (
         ({"num_tokens": "9"}, "num_tokens"),
