@@ -39,16 +39,16 @@ def parse_bytes(name: str, text: str) -> int:
     return size
 
 
-def parse_share(name: str, text: str) -> Fraction:
-    """The share that `10%` is, 1/10, from 0 to 1 inclusive.
+def parse_share(name: str, text: str, *, most: int | None = 1) -> Fraction:
+    """The share that `10%` is, 1/10, from 0 to `most` inclusive (None: of any size).
 
     Raises `InvalidArgumentError`, which names the argument `name`, for other text (a sign, `nan`, a
-    number without `%`) and for shares above the whole.
+    number without `%`) and for shares above `most`.
     """
     match = _SHARE.fullmatch(_arguments.text(name, text).strip())
     if match is None:
         raise InvalidArgumentError(name, text, "write a share as 10% or 2.5%")
     share = Fraction(match[1]) / 100
-    if share > 1:
-        raise InvalidArgumentError(name, text, "must be at most 100%")
+    if most is not None and share > most:
+        raise InvalidArgumentError(name, text, f"must be at most {most:.0%}")
     return share

@@ -422,6 +422,9 @@ def layout_calls() -> Iterator[tuple[str, Make]]:
     blocks = layout.lay_out_block(groups)
     views = {"groups": groups, "layout": blocks, "num_blocks": 4, "layouts": None}
     yield "tensor_views", lambda: Call(layout.tensor_views, dict(views))
+    yield "KVCachePlan.slot", lambda: Call(plan.slot, {"layer_name": "a"})
+    tensors = {"device": "cpu", "layouts": None, "kernel_block_sizes": None}
+    yield "KVCachePlan.allocate", lambda: Call(plan.allocate, dict(tensors))
     for method in ("blocks_needed", "bytes_needed"):
         yield (
             f"KVCachePlan.{method}",
@@ -455,13 +458,14 @@ def layout_calls() -> Iterator[tuple[str, Make]]:
     yield "bytes_per_block", lambda: Call(layout.bytes_per_block, dict(weighed))
     model = layout.read_model_config(config)
     yield "ModelLayers.stages", lambda: Call(model.stages, {"count": 2, "partition": None})
+    yield "ModelLayers.workers", lambda: Call(model.workers, {"pipeline_parallel": 2})
     yield "ModelLayers.options", lambda: Call(model.options, {"auto_fit": True})
 
 
 def trace_calls() -> Iterator[tuple[str, Make]]:
     requests = list(trace.synthesize("chat", form="tokens", seed=1))[:20]
     curve = trace.hit_rate_curve(requests, block_size=16)
-    file = Path(DATA.parent.parent, "fuzz", "corpus", "trace", "mooncake")
+    file = DATA / "mooncake.jsonl"
     options = {
         "capacities": (100, "50%", "inf"),
         "policies": ("lru",),
@@ -502,10 +506,12 @@ def trace_calls() -> Iterator[tuple[str, Make]]:
         ("HitRateCurve.rate_at", curve.rate_at, {"capacity": 10}),
         ("HitRateCurve.error_at", curve.error_at, {"capacity": 10}),
         ("HitRateCurve.capacity_for", curve.capacity_for, {"share": 0.5}),
-        ("HitRateCurve.points", curve.points, {"count": 10}),
+        ("HitRateCurve.points", curve.points, {"most": 10}),
         ("HitRateCurve.reuse_distances", curve.reuse_distances, {}),
         ("find_definition", trace.find_definition, {"name": "tokens"}),
         ("make_policy", trace.make_policy, {"name": "fifo", "capacity": 5, "order": "tail-first"}),
+        ("Future", trace.Future, {"requests": [([1, 2], 2)]}),
+        ("Future.uses", trace.Future([([1, 2], 2)]).uses, {"index": 0, "num_ids": 2}),
         ("make_workload", trace.make_workload, {"name": "chat", **changes}),
         ("Workload", trace.Workload, changes),
         ("record_of", trace.record_of, {"request": requests[0]}),

@@ -30,7 +30,7 @@ RESULTS = {
     "Message", "Meter", "ModelLayer", "ModelLayers", "NeedCurve", "ReplayReport", "ReplayResult",
     "Residency", "RowFormat", "SkippedLine", "Slot", "StoredTokens", "Survey", "Tally",
     "TensorView", "TokenIds", "TokenPrompt", "Trace", "TraceRequest", "HashProfile",
-    "CollisionRiskWarning", "AttentionSpec", "LayerSpec",
+    "CollisionRiskWarning", "AttentionSpec", "LayerSpec", "Policy",
 }  # fmt: skip
 ALL = [(room, name) for room, calls in CALLS.items() for name in calls]
 

@@ -88,3 +88,10 @@ def test_what_is_no_text(value: Any) -> None:
     for parse in (parse_bytes, parse_share):
         with pytest.raises(InvalidArgumentError, match="size="):
             parse("size", value)
+
+
+def test_a_share_may_have_another_bound_or_none() -> None:
+    assert parse_share("capacity", "150%", most=2) == Fraction(3, 2)
+    assert parse_share("capacity", "1000%", most=None) == 10
+    with pytest.raises(InvalidArgumentError, match="must be at most 200%"):
+        parse_share("capacity", "200.1%", most=2)

@@ -10,16 +10,13 @@ from typing import Any
 from prefixhash.cli import _tables
 from prefixhash.cli._tables import count, percent, seconds, short
 from prefixhash.trace.definitions import find_definition
+from prefixhash.trace.levels import LEVELS
 from prefixhash.trace.metering import Tally, turn_label
 from prefixhash.trace.page import PageTable
-from prefixhash.trace.results import CACHE, ENGINE, POOL, ReplayReport, ReplayResult
+from prefixhash.trace.policies import find_policy
+from prefixhash.trace.results import ReplayReport, ReplayResult
 
 _MOST_COLUMNS = 8
-_LEVELS = {
-    ENGINE: "the engine (tokens hashed, looked up, allocated, committed, freed)",
-    POOL: "the engine's pool, with the trace's ids as hashes",
-    CACHE: "a plain cache of the trace's ids",
-}
 
 
 def sizes_of(report: ReplayReport) -> str:
@@ -167,21 +164,26 @@ def notes_of(report: ReplayReport, *, timings: bool) -> list[str]:
 
 def _level_notes(report: ReplayReport) -> list[str]:
     """Which part of the engine the results come from."""
-    plain = [result for result in report.results if result.level == CACHE]
-    levels = dict.fromkeys(result.level for result in report.results)
-    notes = [f"ran in {_LEVELS[level]}" for level in levels if level != CACHE]
-    if plain:
-        unbounded = any(math.isinf(result.capacity) for result in plain)
-        others = any(result.policy != "lru" for result in plain)
-        what = " and ".join(["unbounded"] * unbounded + ["the other policies"] * others)
-        notes.append(f"{what if notes else 'ran'} in {_LEVELS[CACHE]}")
+    levels = [LEVELS[name] for name in dict.fromkeys(result.level for result in report.results)]
+    notes = [f"ran in {level.meaning}" for level in levels if level.holds_blocks]
+    for level in levels:
+        if not level.holds_blocks:
+            ran = [result for result in report.results if result.level == level.name]
+            notes.append(f"{_which(ran) if notes else 'ran'} in {level.meaning}")
     return notes
+
+
+def _which(results: Sequence[ReplayResult]) -> str:
+    """What these results are among all, in words."""
+    unbounded = any(math.isinf(result.capacity) for result in results)
+    others = not all(find_policy(result.policy).in_pool for result in results)
+    return " and ".join(["unbounded"] * unbounded + ["the other policies"] * others)
 
 
 def _holding_notes(report: ReplayReport) -> list[str]:
     """How many requests ran side by side, and when their prompts could be hit."""
     options = report.options
-    held = [result for result in report.results if result.level != CACHE]
+    held = [result for result in report.results if LEVELS[result.level].holds_blocks]
     if not held or (not options.timed and options.concurrency == 1):
         return []
     when = "as soon as the next request starts"

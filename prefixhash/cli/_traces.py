@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from prefixhash._units import parse_share
+from prefixhash.cli._outputs import check_writable
 from prefixhash.cli._tables import count
 from prefixhash.errors import InvalidArgumentError, TraceFormatError
 from prefixhash.trace.detection import AUTO, describe_formats, format_choices
 from prefixhash.trace.page import PageTable, html_page
-from prefixhash.trace.plots import Picture, check_matplotlib, save_plot
+from prefixhash.trace.plots import Picture, check_matplotlib, check_picture_name, save_plot
 from prefixhash.trace.reading import Trace, read_trace
+
+CAPACITY_HELP = (
+    "comma-separated: blocks, N%% of the unique blocks, 2Mtok, 40GiB or 80GB (with --model), inf"
+)
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,12 +58,29 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--html", metavar="FILE", help="one self-contained page")
 
 
+def add_warmup_argument(parser: argparse._ActionsContainer) -> None:
+    """Which requests fill the cache only."""
+    parser.add_argument(
+        "--warmup", default="0", metavar="N", help="leave out the first N requests, or N%% of them"
+    )
+
+
 def positive(text: str) -> int:
     """An argument that is a whole number of at least 1."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
     return value
+
+
+def share(text: str) -> float:
+    """An argument that is a part of a whole: `0.01` or `1%`."""
+    if "%" not in text:
+        return float(text)
+    try:
+        return float(parse_share("share", text))
+    except InvalidArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def listed(text: str) -> list[str]:
@@ -127,15 +148,21 @@ def write_json(data: dict[str, Any], out: TextIO) -> None:
     out.write(json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
+def check_output(path: str) -> None:
+    """Refuses a file that cannot be written before the work is done, not after."""
+    with clear_errors(path):
+        check_writable(path)
+
+
 def check_outputs(args: argparse.Namespace) -> None:
-    """Refuses outputs that cannot be written before the work is done, not after."""
-    if args.plot is not None and Path(args.plot).suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InvalidArgumentError("--plot", args.plot, "must end in .png, .svg or .pdf")
+    """As `check_output`, for all that `add_output_arguments` names."""
+    if args.plot is not None:
+        check_picture_name("--plot", args.plot)
     if args.plot is not None or args.html is not None:
         check_matplotlib()
     for path in (args.plot, args.html, args.output):
-        if path is not None and path != "-":
-            _check_writable(Path(path))
+        if path is not None:
+            check_output(path)
 
 
 def write_pictures(args: argparse.Namespace, picture: Picture, tables: Sequence[PageTable]) -> None:
@@ -146,15 +173,3 @@ def write_pictures(args: argparse.Namespace, picture: Picture, tables: Sequence[
     if args.html is not None:
         with clear_errors(args.html):
             Path(args.html).write_text(html_page(picture, tables), encoding="utf-8")
-
-
-def _check_writable(path: Path) -> None:
-    code = 0
-    if path.is_dir():
-        code = errno.EISDIR
-    elif not path.parent.is_dir():
-        code = errno.ENOENT
-    elif not os.access(path if path.exists() else path.parent, os.W_OK):
-        code = errno.EACCES
-    if code:
-        raise TraceFormatError(str(path), None, os.strerror(code).lower())

@@ -6,7 +6,7 @@ import argparse
 from typing import Any, TextIO
 
 from prefixhash.cli._tables import count, print_table
-from prefixhash.cli._traces import clear_errors, report_output, write_json
+from prefixhash.cli._traces import check_output, clear_errors, report_output, write_json
 from prefixhash.events.checks import EventReport, check_events
 from prefixhash.events.recordings import read_messages
 
@@ -30,6 +30,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Checks the recording."""
+    check_output(args.output)
     with clear_errors(args.recording):
         report = check_events(read_messages(args.recording))
     with report_output(args) as out:

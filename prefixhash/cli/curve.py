@@ -10,24 +10,29 @@ from prefixhash.cli import _model, _tables
 from prefixhash.cli._progress import Watched
 from prefixhash.cli._tables import count, percent, size
 from prefixhash.cli._traces import (
+    CAPACITY_HELP,
     add_output_arguments,
     add_trace_arguments,
+    add_warmup_argument,
     check_outputs,
     listed,
     opened_trace,
     positive,
     report_output,
     report_skipped,
+    share,
     write_json,
     write_pictures,
 )
-from prefixhash.trace.capacity import Capacity, parse_capacity
-from prefixhash.trace.curve import POOL_OVERHEAD_BLOCKS, HitRateCurve, hit_rate_curve
-from prefixhash.trace.definitions import DEFINITION_NAMES, HEADLINE, find_definition
+from prefixhash.trace.capacity import POOL_OVERHEAD_BLOCKS, Capacity, parse_capacity
+from prefixhash.trace.curve import hit_rate_curve
+from prefixhash.trace.definitions import DEFINITIONS, HEADLINE, find_definition
+from prefixhash.trace.hit_curve import HitRateCurve
 from prefixhash.trace.page import PageTable
 from prefixhash.trace.plots import Mark, Picture
-from prefixhash.trace.policies import ORDERS
+from prefixhash.trace.policies import ORDERS, TAIL_FIRST
 from prefixhash.trace.report import KNEE_SHARES, curve_data, trace_data
+from prefixhash.trace.warmup import parse_warmup
 
 _DESCRIPTION = """\
 Prints the hit rate of an LRU cache at every capacity, from one pass over the trace, and the
@@ -48,19 +53,17 @@ def add_parser(subparsers: Any) -> None:
         type=listed,
         default=list(_DEFAULT_CAPACITIES),
         metavar="SIZES",
-        help="comma-separated: blocks, N%% of the unique blocks, 2Mtok, 40GiB (with --model), inf",
+        help=CAPACITY_HELP,
     )
-    parser.add_argument("--count", choices=DEFINITION_NAMES, default=HEADLINE)
-    parser.add_argument("--order", choices=ORDERS, default=ORDERS[0])
-    parser.add_argument(
-        "--warmup", type=int, default=0, metavar="N", help="leave out the first N requests"
-    )
+    parser.add_argument("--count", choices=tuple(DEFINITIONS), default=HEADLINE)
+    parser.add_argument("--order", choices=ORDERS, default=TAIL_FIRST)
+    add_warmup_argument(parser)
     parser.add_argument(
         "--sample",
-        type=float,
+        type=share,
         default=1.0,
         metavar="SHARE",
-        help="follow this share of the blocks only (0.01): for traces larger than memory",
+        help="follow this share of the blocks only (0.01 or 1%%): for traces larger than memory",
     )
     parser.add_argument(
         "--block-size", type=positive, metavar="N", help="of a token-id trace (default 16)"
@@ -74,10 +77,11 @@ def run(args: argparse.Namespace) -> int:
     """Reads the trace once and prints the curve."""
     check_outputs(args)
     capacities = [parse_capacity(text) for text in args.capacity]
+    passes = ["reading"] if parse_warmup(args.warmup).share is None else ["counting", "reading"]
     if args.block_size is not None and args.trace_block_size is None:
         args.trace_block_size = args.block_size
     with opened_trace(args) as trace:
-        source = Watched(trace, "reading")
+        source = Watched(trace, *passes)
         curve = hit_rate_curve(
             source,
             block_size=trace.block_size,

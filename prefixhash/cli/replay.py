@@ -12,8 +12,10 @@ from prefixhash.cli._progress import Watched
 from prefixhash.cli._replay_tables import compared_results, notes_of, sizes_of, tables_of
 from prefixhash.cli._tables import count
 from prefixhash.cli._traces import (
+    CAPACITY_HELP,
     add_output_arguments,
     add_trace_arguments,
+    add_warmup_argument,
     check_outputs,
     listed,
     opened_trace,
@@ -24,14 +26,21 @@ from prefixhash.cli._traces import (
     write_pictures,
 )
 from prefixhash.errors import InvalidArgumentError
-from prefixhash.trace.caches import OVERSIZE
+from prefixhash.trace.caches import CLIP, OVERSIZE
+from prefixhash.trace.capacity import POOL_OVERHEAD_BLOCKS
 from prefixhash.trace.curve import hit_rate_curve
-from prefixhash.trace.definitions import DEFINITION_NAMES, HEADLINE
+from prefixhash.trace.definitions import DEFINITIONS, HEADLINE
 from prefixhash.trace.demo import DEMO_CAPACITIES, DEMO_NAME, demo_trace
 from prefixhash.trace.formats.tokens import Tokens
 from prefixhash.trace.holding import Speed
 from prefixhash.trace.plots import Mark, Picture
-from prefixhash.trace.policies import ORDERS, POLICIES
+from prefixhash.trace.policies import (
+    DEFAULT_POLICY,
+    ORDERS,
+    POLICIES,
+    TAIL_FIRST,
+    find_policy,
+)
 from prefixhash.trace.reading import Trace
 from prefixhash.trace.records import TraceRequest
 from prefixhash.trace.replaying import replay
@@ -66,26 +75,27 @@ def add_parser(subparsers: Any) -> None:
 
 def _add_cache_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("cache")
+    engines = " or ".join(policy.name for policy in POLICIES.values() if policy.in_pool)
+    defaults = ",".join(DEFAULT_CAPACITIES).replace("%", "%%")
     group.add_argument(
         "--capacity",
         type=listed,
         metavar="SIZES",
-        help="comma-separated: blocks, N%% of the unique blocks, 2Mtok, 40GiB (with --model), inf; "
-        "for lru the size of the pool, which holds 2 blocks fewer "
-        "(default 1%%,5%%,10%%,25%%,50%%,inf)",
+        help=f"{CAPACITY_HELP}; for {engines} the size of the pool, which holds "
+        f"{POOL_OVERHEAD_BLOCKS} blocks fewer (default {defaults})",
     )
     group.add_argument(
         "--policy",
         type=listed,
-        default=["lru"],
+        default=[DEFAULT_POLICY],
         metavar="NAMES",
-        help=f"comma-separated: {', '.join(POLICIES)}; lru is the engine's own",
+        help=f"comma-separated: {', '.join(POLICIES)}; {engines} is the engine's own",
     )
-    group.add_argument("--order", choices=ORDERS, default=ORDERS[0])
+    group.add_argument("--order", choices=ORDERS, default=TAIL_FIRST)
     group.add_argument("--block-size", type=positive, metavar="N", help="of the pool, in tokens")
     group.add_argument("--ids", action="store_true", help="take the trace's ids for hashes")
     group.add_argument(
-        "--oversize", choices=OVERSIZE, default=OVERSIZE[0], help="prompts larger than the pool"
+        "--oversize", choices=OVERSIZE, default=CLIP, help="prompts larger than the pool"
     )
 
 
@@ -96,7 +106,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
         type=listed,
         default=[HEADLINE],
         metavar="NAMES",
-        help=f"definitions of the hit rate: {', '.join(DEFINITION_NAMES)}, or all",
+        help=f"definitions of the hit rate: {', '.join(DEFINITIONS)}, or all",
     )
     group.add_argument(
         "--concurrency", type=positive, default=1, metavar="N", help="N requests hold their blocks"
@@ -121,9 +131,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS/S",
         help="of one request, where the trace has no durations (%(default)g)",
     )
-    group.add_argument(
-        "--warmup", default="0", metavar="N", help="leave out the first N requests, or N%% of them"
-    )
+    add_warmup_argument(group)
     group.add_argument(
         "--commit-output", action="store_true", help="output tokens take blocks and can be found"
     )
@@ -149,11 +157,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _passes(args: argparse.Namespace) -> list[str]:
-    return ["future"] * len(_counts(args)) if "optimal" in args.policy else []
+    needed = any(find_policy(name).needs_future for name in args.policy)
+    return ["future"] * len(_counts(args)) if needed else []
 
 
 def _counts(args: argparse.Namespace) -> tuple[str, ...]:
-    return DEFINITION_NAMES if args.count == ["all"] else tuple(args.count)
+    return tuple(DEFINITIONS) if args.count == ["all"] else tuple(args.count)
 
 
 def _ids_block_size(args: argparse.Namespace, trace: Trace) -> int:

@@ -172,11 +172,12 @@ def _fill(
 ) -> KVCacheBuffers:
     """The buffers of as many blocks of `layout` as the memory holds, or the override says."""
     num_blocks = _arguments.optional_integer("num_blocks_override", num_blocks_override, 1)
+    least = 1 if num_blocks is None and layout.slots else 0
+    meaning = ": give the bytes that are left for the KV cache"
+    available = _arguments.integer("available_memory", available_memory, least, meaning=meaning)
     if not layout.slots:
         return KVCacheBuffers(1, (), 0)
     if num_blocks is None:
-        meaning = ": give the bytes that are left for the KV cache"
-        available = _arguments.integer("available_memory", available_memory, 1, meaning=meaning)
         num_blocks = layout.num_blocks(available)
     return KVCacheBuffers(num_blocks, layout.tensors(num_blocks), layout.bytes_per_block)
 

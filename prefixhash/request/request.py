@@ -6,6 +6,7 @@ again, and everything that stands in a key is read-only afterwards.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -242,7 +243,10 @@ class Request:
     def _plan_hashing(self) -> None:
         """Know how many tokens complete the next block: fewer need no call of the hasher."""
         tokens_of = getattr(self._block_hasher, "num_tokens_of", None)  # a function has it not
-        self._next_hash_at = 0 if tokens_of is None else tokens_of(len(self._block_hashes) + 1)
+        if tokens_of is None:
+            self._next_hash_at = 0
+        else:
+            self._next_hash_at = min(tokens_of(len(self._block_hashes) + 1), sys.maxsize)
 
     def truncate(self, num_tokens: int) -> None:
         """Keeps the first `num_tokens` tokens; drops the hashes of blocks that reach past the cut.

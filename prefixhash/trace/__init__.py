@@ -2,8 +2,7 @@
 
 `read_trace` opens a trace of any known format, `synthesize` makes one; `replay` runs it against
 caches of several sizes, `hit_rate_curve` gives the LRU hit rate at every size in one pass.
-Hit rates carry the name of their definition
-(`DEFINITIONS`).
+Hit rates carry the name of their definition (`DEFINITIONS`); caches evict by a policy (`POLICIES`).
 """
 
 from __future__ import annotations
@@ -12,11 +11,13 @@ from prefixhash._compiled import prefer_twins
 
 prefer_twins(__path__, "trace")
 
-from prefixhash.trace.curve import HitRateCurve, hit_rate_curve
+from prefixhash.trace.curve import hit_rate_curve
 from prefixhash.trace.definitions import DEFINITIONS, Definition, find_definition
+from prefixhash.trace.future import Future
+from prefixhash.trace.hit_curve import HitRateCurve
 from prefixhash.trace.holding import Speed
 from prefixhash.trace.metering import Meter, Tally
-from prefixhash.trace.policies import POLICIES, make_policy
+from prefixhash.trace.policies import POLICIES, Policy, make_policy
 from prefixhash.trace.reading import SkippedLine, Trace, read_trace
 from prefixhash.trace.records import TokenPrompt, TraceRequest
 from prefixhash.trace.replaying import replay
@@ -30,8 +31,10 @@ __all__ = [
     "POLICIES",
     "WORKLOADS",
     "Definition",
+    "Future",
     "HitRateCurve",
     "Meter",
+    "Policy",
     "ReplayOptions",
     "ReplayReport",
     "ReplayResult",

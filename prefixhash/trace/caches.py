@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.pool import BlockPool
+from prefixhash.trace.capacity import SMALLEST_POOL
 from prefixhash.trace.definitions import Weights
 from prefixhash.trace.policies import Policy
 from prefixhash.trace.records import TraceRequest
 
-OVERSIZE = ("clip", "reject")
-# The null block, a full block, a partial tail.
-SMALLEST_POOL = 3
+OVERSIZE = CLIP, REJECT = ("clip", "reject")
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class PolicyCache:
     def start(self, prepared: Prepared) -> Admission:
         weights = prepared.weights
         begin = perf_counter()
-        hits = self._policy.access(prepared.ids[: weights.cached])
+        hits = self._policy.take(prepared.ids[: weights.cached])
         self.seconds += perf_counter() - begin
         return Admission(weights.value(hits))
 
@@ -115,15 +115,14 @@ class PoolCache:
         *,
         head_first: bool = False,
         commit_output: bool = False,
-        oversize: str = "clip",
+        oversize: str = CLIP,
     ) -> None:
-        check_oversize(oversize)
-        check_pool_size(num_blocks)
+        check_pool(num_blocks, oversize)
         self._pool = BlockPool(num_blocks)
         self._block_size = block_size
         self._head_first = head_first
         self._commit_output = commit_output
-        self._reject = oversize == "reject"
+        self._reject = oversize == REJECT
         self._usable = num_blocks - 1
         self.seconds = 0.0
 
@@ -201,13 +200,9 @@ class PoolCache:
         return max(-(-tokens // self._block_size), len(prepared.ids))
 
 
-def check_oversize(oversize: str) -> None:
-    if oversize not in OVERSIZE:
-        raise InvalidArgumentError("oversize", oversize, f"is not one of {', '.join(OVERSIZE)}")
-
-
-def check_pool_size(num_blocks: int) -> None:
-    if num_blocks < SMALLEST_POOL:
-        raise InvalidArgumentError(
-            "capacity", num_blocks, "a pool needs 3 blocks: the null block, one full, one tail"
-        )
+def check_pool(num_blocks: int, oversize: str) -> None:
+    """Raises `InvalidArgumentError` for a pool that is too small, or no way with large prompts."""
+    _arguments.choice("oversize", oversize, OVERSIZE)
+    if _arguments.integer("capacity", num_blocks) < SMALLEST_POOL:
+        problem = f"a pool needs {SMALLEST_POOL} blocks: the null block, one full, one tail"
+        raise InvalidArgumentError("capacity", num_blocks, problem)

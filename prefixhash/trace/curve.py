@@ -6,103 +6,24 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.trace._stack import BlockStack, RunStack
+from prefixhash.trace.checks import part_of_one
 from prefixhash.trace.definitions import HEADLINE, Definition, Weights, find_definition
 from prefixhash.trace.engine import HashedTrace
+from prefixhash.trace.hit_curve import HitRateCurve
+from prefixhash.trace.incoming import check_repeatable
 from prefixhash.trace.interning import Interner
 from prefixhash.trace.metering import Meter, TurnCounter
-from prefixhash.trace.policies import ORDERS
+from prefixhash.trace.policies import ORDERS, TAIL_FIRST, is_head_first
 from prefixhash.trace.records import TraceRequest, ids_block_size
+from prefixhash.trace.sampling import SampledCurveBuilder
 from prefixhash.trace.series import WorkingSet, WorkingSetSamples
+from prefixhash.trace.warmup import Warmup, parse_warmup
 
-if TYPE_CHECKING:
-    from prefixhash.trace.sampling import SampledCurveBuilder
-
-# Engines keep one block of a pool as the null block, and a request that runs needs one for the
-# tail that is not yet a full block: a pool of N blocks caches like an LRU of N - 2.
-POOL_OVERHEAD_BLOCKS = 2
-
-
-@dataclass(frozen=True)
-class HitRateCurve:
-    """The hit rate of an LRU cache at every capacity.
-
-    `total` is the denominator by the definition `count`, in its unit. `hits[c]` is the numerator
-    with room for c blocks; the last entry holds for all larger caches. `standard_error` is None
-    for an exact curve, otherwise one standard error of the *rate* at each capacity. `unbounded`
-    counts a cache that never evicts: over time, by type, by turn (nothing where sampled).
-    """
-
-    count: str
-    order: str
-    block_size: int
-    total: float
-    hits: list[float]
-    num_requests: int
-    num_references: int
-    num_unique: int
-    chained: bool
-    unbounded: Meter
-    working_set: WorkingSetSamples
-    standard_error: list[float] | None = None
-    scale: float = 1.0
-    sampled_blocks: int | None = None
-
-    def rate_at(self, capacity: float) -> float:
-        """The hit rate with room for `capacity` blocks. O(1)."""
-        if not self.total:
-            return 0.0
-        return self.hits[self._index(capacity)] / self.total
-
-    def error_at(self, capacity: float) -> float | None:
-        """One standard error of `rate_at(capacity)`; None where the curve is exact."""
-        if self.standard_error is None:
-            return None
-        return self.standard_error[self._index(capacity)]
-
-    @property
-    def ceiling(self) -> float:
-        """The hit rate of a cache that never evicts."""
-        return self.hits[-1] / self.total if self.total else 0.0
-
-    @property
-    def max_capacity(self) -> int:
-        """The smallest capacity, in blocks, from which on nothing is gained."""
-        return self._capacity(len(self.hits) - 1)
-
-    def capacity_for(self, share: float) -> int:
-        """The smallest capacity that reaches `share` of the ceiling's hits. O(log blocks)."""
-        if not 0 < share <= 1:
-            raise InvalidArgumentError("share", share, "must lie in (0, 1]")
-        goal = self.hits[-1] * share
-        # Sums of per-request rates carry rounding in the last digit.
-        return self._capacity(bisect_left(self.hits, goal - 1e-9 * abs(goal)))
-
-    def reuse_distances(self) -> list[tuple[int, int, float]]:
-        """Hits by the capacity they need, in powers of two: (from, to, hits in the unit)."""
-        bins = []
-        low = 1
-        while low <= max(self.max_capacity, 1):
-            high = 2 * low - 1
-            gained = self.hits[self._index(high)] - self.hits[self._index(low - 1)]
-            bins.append((low, high, gained))
-            low *= 2
-        return bins
-
-    def points(self, most: int = 200) -> list[tuple[int, float]]:
-        """At most `most` (capacity, rate) pairs, spaced by ratio, that draw the curve."""
-        last = max(self.max_capacity, 1)
-        capacities = {round(last ** (step / (most - 1))) for step in range(most)}
-        return [(capacity, self.rate_at(capacity)) for capacity in sorted(capacities)]
-
-    def _index(self, capacity: float) -> int:
-        return int(min(max(capacity, 0) / self.scale, len(self.hits) - 1))
-
-    def _capacity(self, index: int) -> int:
-        return round(index * self.scale)
+# Of fewer blocks than one in 10^12 no trace gives a sample.
+_SMALLEST_SAMPLE = 1e-12
 
 
 @dataclass
@@ -174,53 +95,48 @@ def hit_rate_curve(
     *,
     block_size: int | None = None,
     count: str = HEADLINE,
-    order: str = "tail-first",
-    warmup: int = 0,
+    order: str = TAIL_FIRST,
+    warmup: int | str = 0,
     sample: float = 1.0,
 ) -> HitRateCurve:
     """The LRU hit rate at every capacity, exactly and in one pass (`sample=1`).
 
     `block_size`: tokens of one block id (default: what the trace says); `count`: the name of the
-    definition; `order`: how a finished request's blocks are refreshed; `warmup`: leave the first
-    requests out of the count; `sample`: follow this share of the blocks only, for traces whose
-    blocks do not fit in memory.
+    definition; `order`: how a finished request's blocks are refreshed; `warmup`: requests to leave
+    out of the count, a number, or a share of them (`10%`, which takes a pass more, to count them);
+    `sample`: follow this share of the blocks only, for traces whose blocks do not fit in memory.
 
     Prompts with tokens are hashed on the way. An engine's pool of N blocks gives the rate at N - 2.
     Raises `InvalidArgumentError` and whatever iterating `trace` raises. Memory: the distinct blocks
     (times `sample`).
     """
     definition = find_definition(count)
-    _check(order, warmup, sample)
+    head_first = is_head_first(order)
+    leave_out = parse_warmup(warmup)
+    share = part_of_one("sample", sample)
+    if share < _SMALLEST_SAMPLE:
+        raise InvalidArgumentError("sample", sample, f"must be at least {_SMALLEST_SAMPLE:g}")
     size = ids_block_size(trace, block_size)
-    head_first = order == "head-first"
+    hashed = HashedTrace(trace, size)
+    first = _first_counted(trace, leave_out)
     builder: CurveBuilder | SampledCurveBuilder
-    if sample < 1:
-        # Imported here, since it returns what this module defines.
-        from prefixhash.trace.sampling import SampledCurveBuilder
-
-        builder = SampledCurveBuilder(definition, size, sample, head_first, warmup)
+    if share < 1:
+        builder = SampledCurveBuilder(definition, size, share, head_first, first)
     else:
-        builder = CurveBuilder(definition, size, head_first, warmup)
-    for request in HashedTrace(trace, size):
+        builder = CurveBuilder(definition, size, head_first, first)
+    for request in hashed:
         builder.add(request)
     curve = builder.finish()
-    check_warmup(warmup, curve.num_requests)
+    leave_out.requests(curve.num_requests)
     return curve
 
 
-def check_warmup(warmup: int, num_requests: int) -> None:
-    """Raises `InvalidArgumentError` where nothing is left to count."""
-    if 0 < num_requests <= warmup:
-        raise InvalidArgumentError("warmup", warmup, f"leaves out all {num_requests} requests")
-
-
-def _check(order: str, warmup: int, sample: float) -> None:
-    if order not in ORDERS:
-        raise InvalidArgumentError("order", order, f"is not one of {', '.join(ORDERS)}")
-    if warmup < 0:
-        raise InvalidArgumentError("warmup", warmup, "must not be negative")
-    if not 0 < sample <= 1:
-        raise InvalidArgumentError("sample", sample, "must lie in (0, 1]")
+def _first_counted(trace: Iterable[TraceRequest], warmup: Warmup) -> int:
+    """The index of the first request that counts."""
+    if warmup.share is None:
+        return warmup.number
+    check_repeatable(trace, "a warm-up that is a share of the requests")
+    return warmup.requests(sum(1 for _ in trace))
 
 
 def _without_flat_end(hits: list[float]) -> list[float]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError
 
 
@@ -37,14 +38,32 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One way to count a hit rate. `weigh` is called with (tokens, block ids, block size)."""
+    """One way to count a hit rate, by `rule`, a function of (tokens, block ids, block size).
+
+    `in_engine`: what the engine's own lookup finds is counted so; others are counted on the ids.
+    """
 
     name: str
     meaning: str
     used_by: str
     unit: str
-    caches_tail: bool
-    weigh: Callable[[int, int, int], Weights]
+    rule: Callable[[int, int, int], Weights]
+    in_engine: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("name", "meaning", "used_by", "unit"):
+            _arguments.text(name, getattr(self, name))
+        if not callable(self.rule):
+            raise InvalidArgumentError("rule", self.rule, "must be a function")
+        _arguments.flag("in_engine", self.in_engine)
+
+    def weigh(self, num_tokens: int, num_ids: int, block_size: int) -> Weights:
+        """How a prompt of `num_tokens` with `num_ids` block ids counts; `InvalidArgumentError`."""
+        return self.rule(
+            _arguments.integer("num_tokens", num_tokens),
+            _arguments.integer("num_ids", num_ids),
+            _arguments.integer("block_size", block_size, 1),
+        )
 
 
 def _tokens(num_tokens: int, num_ids: int, size: int) -> Weights:
@@ -78,21 +97,21 @@ def _requests_full(num_tokens: int, num_ids: int, size: int) -> Weights:
     return Weights(full, full, 1 / full if full else 0, 0, 1)
 
 
-DEFINITIONS: tuple[Definition, ...] = (
-    Definition(
-        "tokens",
-        "hit tokens / prompt tokens; only full blocks hit, one token is always computed",
-        "vLLM, LMCache",
-        "tokens",
-        False,
-        _tokens,
-    ),
+_TOKENS = Definition(
+    "tokens",
+    "hit tokens / prompt tokens; only full blocks hit, one token is always computed",
+    "vLLM, LMCache",
+    "tokens",
+    _tokens,
+    in_engine=True,
+)
+_ROWS = (
+    _TOKENS,
     Definition(
         "tokens-tail",
         "as tokens, but a recorded partial last block can hit",
         "llmtrafficlens, kvcache-simulator",
         "tokens",
-        True,
         _tokens_tail,
     ),
     Definition(
@@ -100,18 +119,14 @@ DEFINITIONS: tuple[Definition, ...] = (
         "hit blocks / blocks of the prompts, a partial last block counts as one",
         "plain object caches",
         "blocks",
-        True,
         _blocks,
     ),
-    Definition(
-        "full-blocks", "hit blocks / full blocks", "prefixlens", "blocks", False, _full_blocks
-    ),
+    Definition("full-blocks", "hit blocks / full blocks", "prefixlens", "blocks", _full_blocks),
     Definition(
         "requests",
         "mean over requests of the request's own block rate",
         "AIPerf, Dynamo datagen",
         "requests",
-        True,
         _requests,
     ),
     Definition(
@@ -119,17 +134,13 @@ DEFINITIONS: tuple[Definition, ...] = (
         "as requests, over full blocks only (a request without one counts 0)",
         "per-request overlap of KV-aware routers",
         "requests",
-        False,
         _requests_full,
     ),
 )
-HEADLINE = "tokens"
-DEFINITION_NAMES = tuple(definition.name for definition in DEFINITIONS)
+DEFINITIONS: dict[str, Definition] = {definition.name: definition for definition in _ROWS}
+HEADLINE = _TOKENS.name
 
 
 def find_definition(name: str) -> Definition:
     """The definition called `name`; raises `InvalidArgumentError` that lists them all."""
-    for definition in DEFINITIONS:
-        if definition.name == name:
-            return definition
-    raise InvalidArgumentError("count", name, f"is not one of {', '.join(DEFINITION_NAMES)}")
+    return DEFINITIONS[_arguments.choice("count", name, DEFINITIONS)]

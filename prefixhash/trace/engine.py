@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+from prefixhash import _arguments
 from prefixhash.cache import PrefixCache
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.hashing import BlockHasher
 from prefixhash.request import Request
-from prefixhash.trace.caches import Admission, Prepared, check_oversize, check_pool_size
+from prefixhash.trace.caches import CLIP, REJECT, Admission, Prepared, check_pool
+from prefixhash.trace.incoming import checked_requests
 from prefixhash.trace.records import TokenPrompt, TraceRequest
 
 # Above every token that a trace can name by its dense block numbers.
@@ -24,8 +26,9 @@ class RequestHasher:
     """Makes hashed requests; `seconds` and `num_blocks` add up what hashing took."""
 
     def __init__(self, block_size: int, ids_block_size: int | None = None) -> None:
-        self._hasher = BlockHasher(block_size)
-        self._ids_block_size = ids_block_size or block_size
+        self._hasher = BlockHasher(_arguments.integer("block_size", block_size, 1))
+        given = _arguments.optional_integer("ids_block_size", ids_block_size, 1)
+        self._ids_block_size = block_size if given is None else given
         self.seconds = 0.0
         self.num_blocks = 0
 
@@ -93,17 +96,18 @@ def tokens_of_blocks(
 class HashedTrace:
     """A trace whose token prompts have got the hashes of their full blocks as ids.
 
-    Requests that have ids pass through. `hasher` holds the counts of the latest pass.
+    Requests that have ids pass through. `hasher` holds the counts of the latest pass. Iterating
+    raises `InvalidArgumentError` for what is no request.
     """
 
     def __init__(self, trace: Iterable[TraceRequest], block_size: int) -> None:
         self._trace = trace
-        self._block_size = block_size
+        self._block_size = _arguments.integer("block_size", block_size, 1)
         self.hasher = RequestHasher(block_size)
 
     def __iter__(self) -> Iterator[TraceRequest]:
         self.hasher = RequestHasher(self._block_size)
-        for index, request in enumerate(self._trace):
+        for index, request in enumerate(checked_requests(self._trace, self._block_size)):
             if request.prompt is None:
                 yield request
                 continue
@@ -157,14 +161,13 @@ class EngineCache:
         hasher: RequestHasher,
         *,
         commit_output: bool = False,
-        oversize: str = "clip",
+        oversize: str = CLIP,
     ) -> None:
-        check_oversize(oversize)
-        check_pool_size(num_blocks)
+        check_pool(num_blocks, oversize)
         self._cache = PrefixCache.single(num_blocks, block_size)
         self._hasher = hasher
         self._commit_output = commit_output
-        self._reject = oversize == "reject"
+        self._reject = oversize == REJECT
         self._block_size = block_size
         # What a request can hold: all but the null block.
         self._most_tokens = (num_blocks - 1) * block_size

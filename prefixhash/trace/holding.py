@@ -14,7 +14,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError
+from prefixhash.trace.checks import instance_of
 from prefixhash.trace.records import TraceRequest
 
 H = TypeVar("H")
@@ -41,8 +43,11 @@ class Speed:
     decode: float = 50.0
 
     def __post_init__(self) -> None:
-        for name, value in (("prefill", self.prefill), ("decode", self.decode)):
-            if not value > 0:
+        for name in ("prefill", "decode"):
+            value = getattr(self, name)
+            if isinstance(value, float) and value == math.inf:
+                continue
+            if _arguments.number(f"{name} rate", value) == 0:
                 raise InvalidArgumentError(f"{name} rate", value, "must be above 0 tokens/s")
 
     def times(self, request: TraceRequest, saved: int) -> tuple[float, float]:
@@ -51,6 +56,8 @@ class Speed:
         `saved`: tokens of the prompt that were hit and need no computing. A recorded duration holds
         for the whole request.
         """
+        instance_of("request", request, TraceRequest)
+        saved = _arguments.integer("saved", saved, 0, request.num_tokens)
         prefill = (request.num_tokens - saved) / self.prefill
         if request.duration is not None:
             return min(prefill, request.duration), request.duration
@@ -101,9 +108,7 @@ class Concurrent(Generic[H]):
     """
 
     def __init__(self, limit: int) -> None:
-        if limit < 1:
-            raise InvalidArgumentError("concurrency", limit, "must be at least 1")
-        self._limit = limit
+        self._limit = _arguments.integer("concurrency", limit, 1)
         self._running: deque[H] = deque()
         self.most = 0
         self.waits = 0

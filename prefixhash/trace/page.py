@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from prefixhash.trace.checks import instance_of, items_of
 from prefixhash.trace.plots import Picture, svg_panels
 
 _CSS = """
@@ -38,7 +39,10 @@ class PageTable:
 
 
 def html_page(picture: Picture, tables: Sequence[PageTable]) -> str:
-    """The page: the tables of the run, then the pictures."""
+    """The page: the tables of the run, then the pictures. Raises `InvalidArgumentError`."""
+    instance_of("picture", picture, Picture)
+    for place, table in enumerate(items_of("tables", tables, "tables")):
+        instance_of(f"tables[{place}]", table, PageTable)
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en"><head><meta charset="utf-8">',

@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prefixhash.errors import PrefixHashError
-from prefixhash.trace.curve import HitRateCurve
+from prefixhash import _arguments
+from prefixhash.errors import InvalidArgumentError, PrefixHashError
+from prefixhash.trace.checks import blocks_or_inf, instance_of, items_of
+from prefixhash.trace.definitions import find_definition
+from prefixhash.trace.hit_curve import HitRateCurve
 from prefixhash.trace.series import RateOverTime
 
 _STYLES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)))
@@ -24,6 +27,8 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MOST_LINES = len(_STYLES)
 _MOST_POINTS = 40
+_SUFFIXES = (".png", ".svg", ".pdf")
+_SUFFIXES_TEXT = ".png, .svg or .pdf"
 _RC: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -46,6 +51,12 @@ class Mark:
     rate: float
     series: str = "marked capacities"
 
+    def __post_init__(self) -> None:
+        _arguments.text("label", self.label)
+        _arguments.text("series", self.series)
+        blocks_or_inf("blocks", self.blocks, 1)
+        _arguments.number("rate", self.rate)
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -60,9 +71,30 @@ class Picture:
     bytes_per_block: int | None = None
     notes: Sequence[str] = field(default_factory=tuple)
 
+    def __post_init__(self) -> None:
+        _arguments.text("title", self.title)
+        instance_of("curve", self.curve, HitRateCurve)
+        for place, mark in enumerate(items_of("marks", self.marks, "marks")):
+            instance_of(f"marks[{place}]", mark, Mark)
+        for place, line in enumerate(items_of("over_time", self.over_time, "(label, series)")):
+            if not isinstance(line, tuple) or len(line) != 2:
+                raise InvalidArgumentError(f"over_time[{place}]", line, "must be (label, series)")
+            _arguments.text(f"over_time[{place}][0]", line[0])
+            instance_of(f"over_time[{place}][1]", line[1], RateOverTime)
+        if _arguments.number("blocks_scale", self.blocks_scale) == 0:
+            raise InvalidArgumentError("blocks_scale", self.blocks_scale, "must be above 0")
+        _arguments.optional_integer("bytes_per_block", self.bytes_per_block, 1)
+        for place, note in enumerate(items_of("notes", self.notes, "texts")):
+            _arguments.text(f"notes[{place}]", note)
+
 
 def save_plot(picture: Picture, path: str | Path) -> None:
-    """Draws the panels that there is data for, one below the other, into a picture file."""
+    """Draws the panels that there is data for, one below the other, into a picture file.
+
+    Raises `InvalidArgumentError` for a name that no kind of picture has, and `OSError`.
+    """
+    instance_of("picture", picture, Picture)
+    check_picture_name("path", path)
     with _matplotlib_rc():
         panels = _panels(picture)
         figure = _figure(8.0, 3.2 * len(panels))
@@ -75,6 +107,7 @@ def save_plot(picture: Picture, path: str | Path) -> None:
 
 def svg_panels(picture: Picture) -> dict[str, str]:
     """The drawings as SVG elements, by name, for a page."""
+    instance_of("picture", picture, Picture)
     svgs = {}
     with _matplotlib_rc():
         for name, draw in _panels(picture).items():
@@ -229,8 +262,6 @@ def draw_reuse_distances(axes: Any, picture: Picture) -> None:
     """Hits by the capacity that they need, in powers of two."""
     curve = picture.curve
     bins = curve.reuse_distances()
-    unit = {"tokens": "tokens", "blocks": "blocks"}.get(curve.count.split("-")[-1], "hits")
-    unit = "tokens" if curve.count.startswith("tokens") else unit
     axes.bar(
         range(len(bins)),
         [hits for _, _, hits in bins],
@@ -244,7 +275,7 @@ def draw_reuse_distances(axes: Any, picture: Picture) -> None:
         [f"{round(low * picture.blocks_scale):,}" for low, _, _ in bins[::step]],
     )
     axes.set_xlabel("reuse distance (blocks; each bar reaches to twice its left edge)")
-    axes.set_ylabel(f"hits ({unit})")
+    axes.set_ylabel(f"hits ({find_definition(curve.count).unit})")
     axes.yaxis.set_major_formatter(lambda value, _: _short(value))
     axes.grid(axis="x", visible=False)
     axes.set_title("Reuse distances: the capacity that a hit needs", loc="left")
@@ -289,6 +320,13 @@ def _figure(width: float, height: float) -> Any:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def check_picture_name(name: str, path: str | Path) -> None:
+    """Raises `InvalidArgumentError` unless `path` ends as the name of a picture does."""
+    text = _arguments.text(name, str(path) if isinstance(path, Path) else path)
+    if Path(text).suffix.lower() not in _SUFFIXES:
+        raise InvalidArgumentError(name, path, f"must end in {_SUFFIXES_TEXT}")
 
 
 def check_matplotlib() -> None:

@@ -3,32 +3,62 @@
 Every policy is looked up for a whole request first (its leading hits), then takes in the request's
 blocks one by one, `tail-first` as engines free them or `head-first` as some simulators do.
 All operations are O(1) for each block, the optimal policy's O(log blocks).
+
+A policy is one class, which says all that a replay has to know of it, and one entry of `POLICIES`.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from abc import ABC, abstractmethod
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError
+from prefixhash.trace.capacity import POOL_OVERHEAD_BLOCKS
+from prefixhash.trace.checks import block_numbers, blocks_or_inf, instance_of
+from prefixhash.trace.future import NEVER, Future
 
-ORDERS = ("tail-first", "head-first")
-POLICIES = ("lru", "fifo", "lfu", "s3fifo", "optimal")
+ORDERS = TAIL_FIRST, HEAD_FIRST = ("tail-first", "head-first")
 
 
-class Policy(Protocol):
-    """A cache of blocks."""
+class Policy(ABC):
+    """A cache of blocks.
 
-    evictions: int
+    Of its class a replay wants to know: `name`; `needs_future`, whether it is made with the whole
+    trace; `in_pool`, whether the engine's pool evicts by it, so that it is replayed there, by
+    requests that hold their blocks; `overhead`, how many blocks of a capacity cache nothing.
+    """
+
+    name: ClassVar[str]
+    needs_future: ClassVar[bool] = False
+    in_pool: ClassVar[bool] = False
+    overhead: ClassVar[int] = 0
+
+    def __init__(self, capacity: float, head_first: bool, future: Future | None = None) -> None:
+        self.capacity = capacity
+        self.evictions = 0
+        self._head_first = head_first
 
     def access(self, ids: Sequence[int]) -> int:
-        """The leading blocks of `ids` that are cached; then takes in all of them."""
-        ...
+        """The leading blocks of `ids` that are cached; then takes in all of them.
 
+        Raises `InvalidArgumentError` for anything but integers, before it changes anything.
+        """
+        return self.take(block_numbers("ids", ids))
+
+    @abstractmethod
+    def take(self, ids: Sequence[int]) -> int:
+        """As `access`, for numbers that were checked already."""
+
+    @abstractmethod
     def __len__(self) -> int: ...
+
+    def _in_order(self, ids: Sequence[int]) -> Iterable[int]:
+        return ids if self._head_first else reversed(ids)
 
 
 def leading_hits(cached: object, ids: Iterable[int]) -> int:
@@ -41,26 +71,25 @@ def leading_hits(cached: object, ids: Iterable[int]) -> int:
     return hits
 
 
-class _Ordered:
+class _OneQueue(Policy):
     """What the policies with one queue share."""
 
-    def __init__(self, capacity: float, head_first: bool) -> None:
-        self.capacity = capacity
-        self.evictions = 0
-        self._head_first = head_first
+    def __init__(self, capacity: float, head_first: bool, future: Future | None = None) -> None:
+        super().__init__(capacity, head_first)
         self._queue: OrderedDict[int, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def _in_order(self, ids: Sequence[int]) -> Iterable[int]:
-        return ids if self._head_first else reversed(ids)
 
+class LRU(_OneQueue):
+    """Evicts the block that was used longest ago, as the engine's pool does."""
 
-class LRU(_Ordered):
-    """Evicts the block that was used longest ago."""
+    name = "lru"
+    in_pool = True
+    overhead = POOL_OVERHEAD_BLOCKS
 
-    def access(self, ids: Sequence[int]) -> int:
+    def take(self, ids: Sequence[int]) -> int:
         queue = self._queue
         hits = leading_hits(queue, ids)
         for block in self._in_order(ids):
@@ -74,10 +103,12 @@ class LRU(_Ordered):
         return hits
 
 
-class FIFO(_Ordered):
+class FIFO(_OneQueue):
     """Evicts the block that was inserted longest ago."""
 
-    def access(self, ids: Sequence[int]) -> int:
+    name = "fifo"
+
+    def take(self, ids: Sequence[int]) -> int:
         queue = self._queue
         hits = leading_hits(queue, ids)
         for block in self._in_order(ids):
@@ -89,13 +120,13 @@ class FIFO(_Ordered):
         return hits
 
 
-class LFU:
+class LFU(Policy):
     """Evicts the block with the fewest uses since it was inserted; of equals the oldest."""
 
-    def __init__(self, capacity: float, head_first: bool) -> None:
-        self.capacity = capacity
-        self.evictions = 0
-        self._head_first = head_first
+    name = "lfu"
+
+    def __init__(self, capacity: float, head_first: bool, future: Future | None = None) -> None:
+        super().__init__(capacity, head_first)
         self._uses: dict[int, int] = {}
         # Blocks by number of uses, each group in order of reaching that number.
         self._groups: defaultdict[int, OrderedDict[int, None]] = defaultdict(OrderedDict)
@@ -104,9 +135,9 @@ class LFU:
     def __len__(self) -> int:
         return len(self._uses)
 
-    def access(self, ids: Sequence[int]) -> int:
+    def take(self, ids: Sequence[int]) -> int:
         hits = leading_hits(self._uses, ids)
-        for block in ids if self._head_first else reversed(ids):
+        for block in self._in_order(ids):
             uses = self._uses.get(block, 0)
             if uses:
                 self._leave(block, uses)
@@ -136,7 +167,7 @@ class LFU:
         self.evictions += 1
 
 
-class S3FIFO:
+class S3FIFO(Policy):
     """Three queues (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023).
 
     A tenth of the capacity takes new blocks; those used again move to the main queue, the others
@@ -144,11 +175,11 @@ class S3FIFO:
     queue reinserts blocks that were used, up to three times.
     """
 
-    def __init__(self, capacity: float, head_first: bool) -> None:
-        self.capacity = capacity
-        self.evictions = 0
-        self._head_first = head_first
-        self._small_capacity = capacity if math.isinf(capacity) else max(1, capacity // 10)
+    name = "s3fifo"
+
+    def __init__(self, capacity: float, head_first: bool, future: Future | None = None) -> None:
+        super().__init__(capacity, head_first)
+        self._small_capacity = capacity if capacity == math.inf else max(1, capacity // 10)
         self._uses: dict[int, int] = {}
         self._small: deque[int] = deque()
         self._main: deque[int] = deque()
@@ -157,10 +188,10 @@ class S3FIFO:
     def __len__(self) -> int:
         return len(self._uses)
 
-    def access(self, ids: Sequence[int]) -> int:
+    def take(self, ids: Sequence[int]) -> int:
         uses = self._uses
         hits = leading_hits(uses, ids)
-        for block in ids if self._head_first else reversed(ids):
+        for block in self._in_order(ids):
             if block in uses:
                 uses[block] = min(uses[block] + 1, 3)
                 continue
@@ -203,36 +234,20 @@ class S3FIFO:
         self.evictions += 1
 
 
-NEVER = 1 << 62
-
-
-class Future:
-    """When each use of a block is followed by the next one that can count as a hit.
-
-    Memory: one number for each use in the trace; knowing the future has no smaller price.
-    """
-
-    def __init__(self, requests: Iterable[tuple[Sequence[int], int]]) -> None:
-        """`requests`: the blocks of each request, and how many of the first can count as hits."""
-        kept = list(requests)
-        self.next_uses: list[list[int]] = [[]] * len(kept)
-        following: dict[int, int] = {}
-        for index in range(len(kept) - 1, -1, -1):
-            ids, limit = kept[index]
-            self.next_uses[index] = [following.get(block, NEVER) for block in ids]
-            following.update(dict.fromkeys(ids[:limit], index))
-
-
-class Optimal:
+class Optimal(Policy):
     """Keeps the blocks whose next use comes soonest and takes in none that are never used again.
 
     Belady's rule with bypass: the most hit blocks that any policy could reach where ids are prefix
     hashes. (Otherwise it is the most single hits; prefix hits could be more.)
     """
 
-    def __init__(self, capacity: float, head_first: bool, future: Future) -> None:
-        self.capacity = capacity
-        self.evictions = 0
+    name = "optimal"
+    needs_future = True
+
+    def __init__(self, capacity: float, head_first: bool, future: Future | None = None) -> None:
+        super().__init__(capacity, head_first)
+        if not isinstance(future, Future):
+            raise InvalidArgumentError("future", future, f"{self.name} needs the whole trace")
         self._future = future
         self._now = 0
         self._next: dict[int, tuple[int, int]] = {}
@@ -241,9 +256,9 @@ class Optimal:
     def __len__(self) -> int:
         return len(self._next)
 
-    def access(self, ids: Sequence[int]) -> int:
+    def take(self, ids: Sequence[int]) -> int:
+        uses = self._future.uses(self._now, len(ids))
         hits = leading_hits(self._next, ids)
-        uses = self._future.next_uses[self._now]
         self._now += 1
         for place, (block, following) in enumerate(zip(ids, uses, strict=True)):
             if following == NEVER:
@@ -261,25 +276,32 @@ class Optimal:
         return hits
 
 
+POLICIES: dict[str, type[Policy]] = {
+    policy.name: policy for policy in (LRU, FIFO, LFU, S3FIFO, Optimal)
+}
+DEFAULT_POLICY = LRU.name
+
+
+def find_policy(name: str) -> type[Policy]:
+    """The policy called `name`; raises `InvalidArgumentError` that lists them all."""
+    return POLICIES[_arguments.choice("policy", name, POLICIES)]
+
+
+def is_head_first(order: str) -> bool:
+    """Whether blocks are taken in from the first on; raises `InvalidArgumentError`."""
+    return _arguments.choice("order", order, ORDERS) == HEAD_FIRST
+
+
 def make_policy(
-    name: str, capacity: float, order: str = "tail-first", future: Future | None = None
+    name: str, capacity: float, order: str = TAIL_FIRST, future: Future | None = None
 ) -> Policy:
-    """The policy `name` with room for `capacity` blocks (`math.inf`: everything)."""
-    if name not in POLICIES:
-        raise InvalidArgumentError("policy", name, f"is not one of {', '.join(POLICIES)}")
-    if order not in ORDERS:
-        raise InvalidArgumentError("order", order, f"is not one of {', '.join(ORDERS)}")
-    if not capacity >= 1:
-        raise InvalidArgumentError("capacity", capacity, "must be at least 1 block")
-    head_first = order == "head-first"
-    if name == "optimal":
-        if future is None:
-            raise InvalidArgumentError("future", None, "the optimal policy needs the whole trace")
-        return Optimal(capacity, head_first, future)
-    simple: dict[str, Callable[[float, bool], Policy]] = {
-        "lru": LRU,
-        "fifo": FIFO,
-        "lfu": LFU,
-        "s3fifo": S3FIFO,
-    }
-    return simple[name](capacity, head_first)
+    """The policy `name` with room for `capacity` blocks (`math.inf`: everything).
+
+    `future`: of the requests that it will be given, where the policy needs it. Raises
+    `InvalidArgumentError`.
+    """
+    policy = find_policy(name)
+    head_first = is_head_first(order)
+    if future is not None:
+        instance_of("future", future, Future)
+    return policy(blocks_or_inf("capacity", capacity, 1), head_first, future)

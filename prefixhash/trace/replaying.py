@@ -1,4 +1,4 @@
-"""`replay`: runs a trace against caches of several sizes, in one pass over the file."""
+"""Running a trace against caches of several sizes, in one pass over the file."""
 
 from __future__ import annotations
 
@@ -7,28 +7,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from prefixhash import _arguments
 from prefixhash.errors import InvalidArgumentError
-from prefixhash.trace.caches import SMALLEST_POOL, Cache, PolicyCache, PoolCache
+from prefixhash.trace.caches import Cache, PolicyCache, PoolCache
 from prefixhash.trace.capacity import Capacity, parse_capacity
-from prefixhash.trace.curve import check_warmup
-from prefixhash.trace.definitions import HEADLINE, Definition, find_definition
+from prefixhash.trace.checks import instance_of
+from prefixhash.trace.definitions import Definition, find_definition
 from prefixhash.trace.engine import EngineCache, HashedTrace, RequestHasher
+from prefixhash.trace.future import Future
 from prefixhash.trace.holding import Concurrent, Holding, OneAtATime, Timed
+from prefixhash.trace.incoming import check_repeatable
 from prefixhash.trace.interning import Interner
 from prefixhash.trace.lanes import Lane, LaneGroup, Unbounded
+from prefixhash.trace.levels import CACHE, ENGINE, POOL, Level
 from prefixhash.trace.metering import Meter, TurnCounter
-from prefixhash.trace.policies import ORDERS, Future, make_policy
+from prefixhash.trace.policies import TAIL_FIRST, Policy, find_policy, is_head_first, make_policy
 from prefixhash.trace.records import TraceRequest, ids_block_size
-from prefixhash.trace.results import (
-    CACHE,
-    ENGINE,
-    POOL,
-    Losses,
-    ReplayOptions,
-    ReplayReport,
-    ReplayResult,
-)
+from prefixhash.trace.results import Losses, ReplayOptions, ReplayReport, ReplayResult
 from prefixhash.trace.survey import Prefixes, Survey, survey_trace
+from prefixhash.trace.warmup import parse_warmup
 
 
 def replay(
@@ -42,14 +39,14 @@ def replay(
     """Replays `trace` at every capacity, by every policy and definition of `options`.
 
     Args:
-        trace: requests; iterated once for the survey (unless given), once for the optimal policy,
-            and once for the replay itself.
+        trace: requests; iterated once for the survey (unless given), once for each definition where
+            a policy needs the future (optimal), and once for the replay itself.
         trace_block_size: tokens of one block id of the trace (default: what the trace says).
         survey: of this trace, if there is one already.
         options, settings: the options, or each by its name:
-            capacities: sizes in blocks, or as text (`5%` of the unique blocks, `2Mtok`, `40GiB`
-                with `bytes_per_block`, `inf`). For lru it is the size of a pool, which holds two
-                blocks fewer; for the other policies it is what the cache holds.
+            capacities: sizes in blocks, or as text (`5%` of the unique blocks, `2Mtok`; `40GiB` or
+                `80GB` with `bytes_per_block`; `inf`). For lru it is the size of a pool, which holds
+                two blocks fewer; for the other policies it is what the cache holds.
             policies: `lru` is the engine's own; the others run on the ids.
             counts: definitions of the hit rate; the engine counts `tokens`, others run on the ids.
             order: how a finished request's blocks are refreshed (`head-first` runs on the ids).
@@ -64,11 +61,18 @@ def replay(
 
     Raises `InvalidArgumentError`, and whatever iterating `trace` raises.
     """
-    options = replace(options or ReplayOptions(), **settings)
-    size = ids_block_size(trace, trace_block_size)
+    given = ReplayOptions() if options is None else instance_of("options", options, ReplayOptions)
+    options = replace(given, **settings)
+    given_size = _arguments.optional_integer("trace_block_size", trace_block_size, 1)
+    size = ids_block_size(trace, given_size)
+    if survey is None:
+        check_repeatable(trace, "its survey")
+    else:
+        instance_of("survey", survey, Survey)
+    if any(find_policy(name).needs_future for name in options.policies):
+        check_repeatable(trace, "a policy that needs the future")
     hashed = HashedTrace(trace, size)
-    survey = survey or survey_trace(hashed, size)
-    return _Run(hashed, size, options, survey).report()
+    return _Run(hashed, size, options, survey or survey_trace(hashed, size)).report()
 
 
 class _Run:
@@ -89,8 +93,8 @@ class _Run:
             raise InvalidArgumentError("timed", True, "needs timestamps, which this trace lacks")
         self._level = _level(options, trace_block_size)
         self._block_size = options.block_size or trace_block_size
-        self._warmup = _warmup(options.warmup, survey.num_requests)
-        check_warmup(self._warmup, survey.num_requests)
+        self._warmup = parse_warmup(options.warmup).requests(survey.num_requests)
+        self._policies = [find_policy(name) for name in options.policies]
         self._capacities = [parse_capacity(value) for value in options.capacities]
 
     def report(self) -> ReplayReport:
@@ -116,7 +120,7 @@ class _Run:
             self._options,
             self._trace_block_size,
             self._block_size,
-            self._level,
+            self._level.name,
             self._warmup,
             losses,
             results,
@@ -126,10 +130,11 @@ class _Run:
 
     def _group(self, definition: Definition) -> LaneGroup:
         group = LaneGroup(definition, self._trace_block_size)
-        if self._level == ENGINE:
+        if self._level is ENGINE:
             group.hasher = RequestHasher(self._block_size, self._trace_block_size)
-        future = self._future(definition) if "optimal" in self._options.policies else None
-        for policy in self._options.policies:
+        needed = any(policy.needs_future for policy in self._policies)
+        future = self._future(definition) if needed else None
+        for policy in self._policies:
             for capacity in self._capacities:
                 group.lanes.append(self._lane(group, definition, policy, capacity, future))
         return group
@@ -150,7 +155,7 @@ class _Run:
         self,
         group: LaneGroup,
         definition: Definition,
-        policy: str,
+        policy: type[Policy],
         capacity: Capacity,
         future: Future | None,
     ) -> Lane:
@@ -158,32 +163,31 @@ class _Run:
             block_size=self._block_size,
             unique_blocks=self._survey.unique_blocks_of(self._block_size, self._trace_block_size),
             bytes_per_block=self._options.bytes_per_block,
+            least=policy.overhead + 1,
         )
-        if policy == "lru" and capacity.unit == "percent":
-            blocks = max(blocks, SMALLEST_POOL)
         cache, level = self._cache(group, policy, blocks, future)
         result = ReplayResult(
             blocks,
             capacity.text,
-            policy,
+            policy.name,
             definition.name,
             definition.unit,
-            level,
+            level.name,
             self._block_size,
             Meter(self._warmup),
         )
         return Lane(cache, self._holding(level), result)
 
     def _cache(
-        self, group: LaneGroup, policy: str, blocks: float, future: Future | None
-    ) -> tuple[Cache, str]:
+        self, group: LaneGroup, policy: type[Policy], blocks: float, future: Future | None
+    ) -> tuple[Cache, Level]:
         options = self._options
-        if policy == "lru" and math.isinf(blocks) and self._level == ENGINE:
+        if policy.in_pool and math.isinf(blocks) and self._level is ENGINE:
             unbounded = Unbounded(self._block_size)
             group.unbounded.append(unbounded)
             return unbounded, CACHE
-        if policy != "lru" or math.isinf(blocks):
-            return PolicyCache(make_policy(policy, blocks, options.order, future)), CACHE
+        if not policy.in_pool or math.isinf(blocks):
+            return PolicyCache(make_policy(policy.name, blocks, options.order, future)), CACHE
         # No more than could ever be taken, so that a pool that evicts nothing costs no memory.
         num_blocks = min(int(blocks), self._survey.most_blocks(self._block_size))
         if group.hasher is not None:
@@ -197,13 +201,13 @@ class _Run:
         return PoolCache(
             num_blocks,
             self._block_size,
-            head_first=options.order == "head-first",
+            head_first=is_head_first(options.order),
             commit_output=options.commit_output,
             oversize=options.oversize,
         ), POOL
 
-    def _holding(self, level: str) -> Holding[Any]:
-        if level == CACHE:
+    def _holding(self, level: Level) -> Holding[Any]:
+        if not level.holds_blocks:
             return OneAtATime()
         if self._options.timed:
             return Timed(self._options.speed)
@@ -212,15 +216,14 @@ class _Run:
         return OneAtATime()
 
 
-def _level(options: ReplayOptions, trace_block_size: int) -> str:
+def _level(options: ReplayOptions, trace_block_size: int) -> Level:
     """The engine where it can do what is asked, else the ids."""
-    needs_ids = (
-        options.by_ids
-        or options.counts != (HEADLINE,)
-        or options.order != ORDERS[0]
-        or options.policies != ("lru",)
+    in_engine = (
+        all(find_policy(name).in_pool for name in options.policies)
+        and all(find_definition(name).in_engine for name in options.counts)
+        and options.order == TAIL_FIRST
     )
-    if not needs_ids:
+    if in_engine and not options.by_ids:
         return ENGINE
     if options.block_size not in (None, trace_block_size):
         raise InvalidArgumentError(
@@ -229,18 +232,3 @@ def _level(options: ReplayOptions, trace_block_size: int) -> str:
             f"must be the trace's {trace_block_size} where its ids are the hashes",
         )
     return POOL
-
-
-def _warmup(value: str | int, num_requests: int) -> int:
-    """Requests to leave out: a number, or a share of all (`10%`)."""
-    text = str(value).strip()
-    try:
-        if text.endswith("%"):
-            share = float(text[:-1])
-            if 0 <= share < 100:
-                return int(num_requests * share / 100)
-        elif int(text) >= 0:
-            return int(text)
-    except ValueError:
-        pass
-    raise InvalidArgumentError("warmup", value, "is neither a number of requests nor 0% to 99%")

@@ -9,7 +9,9 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from prefixhash.trace.curve import POOL_OVERHEAD_BLOCKS, HitRateCurve
+from prefixhash.trace.capacity import POOL_OVERHEAD_BLOCKS
+from prefixhash.trace.checks import instance_of
+from prefixhash.trace.hit_curve import HitRateCurve
 from prefixhash.trace.metering import Meter, Tally, turn_label
 from prefixhash.trace.reading import Trace
 from prefixhash.trace.results import ReplayReport, ReplayResult
@@ -21,7 +23,7 @@ KNEE_SHARES = (0.5, 0.9, 0.95, 0.99, 1.0)
 
 def number(value: float) -> float | int | None:
     """`value` for JSON: whole numbers as integers, others to nine digits, infinity as None."""
-    if math.isinf(value):
+    if value == math.inf:
         return None
     if value == int(value):
         return int(value)
@@ -40,6 +42,7 @@ def trace_data(trace: Trace) -> Json:
 
 def replay_data(report: ReplayReport) -> Json:
     """A replay: the trace's sizes, where tokens are lost, one entry for each result."""
+    instance_of("report", report, ReplayReport)
     survey = report.survey
     options = report.options
     return {
@@ -117,6 +120,7 @@ def curve_data(
     curve: HitRateCurve, capacities: Iterable[tuple[str, float]], bytes_per_block: int | None
 ) -> Json:
     """A curve: rates at `capacities` (label, blocks), its knees, and 200 points that draw it."""
+    instance_of("curve", curve, HitRateCurve)
     return {
         "requests": curve.num_requests,
         "block_references": curve.num_references,

@@ -17,8 +17,8 @@ import math
 
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.trace._stack import BlockStack
-from prefixhash.trace.curve import HitRateCurve
 from prefixhash.trace.definitions import Definition, Weights
+from prefixhash.trace.hit_curve import HitRateCurve
 from prefixhash.trace.metering import Meter
 from prefixhash.trace.policies import ORDERS
 from prefixhash.trace.records import BlockId, TraceRequest

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from prefixhash import _arguments
+from prefixhash.trace.checks import items_of
+
 _MOST_BINS = 128
 
 
@@ -33,6 +36,9 @@ class RateOverTime:
     width: int = 1
     bins: list[Bin] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.width = _arguments.integer("width", self.width, 1)
+
     def add(self, request: int, hits: float, total: float, timestamp: float | None) -> None:
         if not self.bins or request >= self.bins[-1].first + self.width:
             if len(self.bins) == _MOST_BINS:
@@ -48,7 +54,8 @@ class RateOverTime:
         current.end = timestamp
 
     def merged(self, most: int) -> list[Bin]:
-        """At most `most` bins of equally many requests; these bins stay as they are."""
+        """At most `most` bins, one or more, of equally many requests; these stay as they are."""
+        most = _arguments.integer("most", most, 1)
         copy = RateOverTime(self.width, [replace(item) for item in self.bins])
         while len(copy.bins) > most:
             copy._halve()
@@ -86,6 +93,13 @@ class WorkingSetSamples:
     windows: tuple[int, ...] = (100, 1000)
     stride: int = 1
     samples: list[WorkingSet] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.windows = tuple(
+            _arguments.integer("windows", window, 1)
+            for window in items_of("windows", self.windows, "numbers of requests")
+        )
+        self.stride = _arguments.integer("stride", self.stride, 1)
 
     def wants(self, request: int) -> bool:
         return (request + 1) % self.stride == 0

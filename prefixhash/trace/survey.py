@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from prefixhash import _arguments
+from prefixhash.trace.engine import HashedTrace
+from prefixhash.trace.incoming import checked_requests
 from prefixhash.trace.interning import Interner
 from prefixhash.trace.records import BlockId, TraceRequest
 from prefixhash.trace.tails import TokenTails
@@ -24,25 +27,39 @@ class Survey:
     chained: bool
     has_times: bool
 
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            check = _arguments.flag if item.type == "bool" else _arguments.integer
+            object.__setattr__(self, item.name, check(item.name, getattr(self, item.name)))
+
     def unique_blocks_of(self, block_size: int, trace_block_size: int) -> int:
         """Distinct blocks of another size (exact where it divides the trace's)."""
+        block_size = _arguments.integer("block_size", block_size, 1)
+        trace_block_size = _arguments.integer("trace_block_size", trace_block_size, 1)
         if block_size == trace_block_size:
             return self.unique_blocks
         return self.unique_tokens // block_size
 
     def most_blocks(self, block_size: int) -> int:
         """A pool of so many blocks holds all prompts and outputs at a time, shared or not."""
+        block_size = _arguments.integer("block_size", block_size, 1)
         tokens = self.prompt_tokens + self.output_tokens
         # A tail for each request, whether its last block was recorded or not; the null block.
         return tokens // block_size + self.num_references + 2 * self.num_requests + 3
 
 
 def survey_trace(trace: Iterable[TraceRequest], block_size: int) -> Survey:
-    """Runs over the trace once. Memory: the distinct blocks."""
+    """Runs over the trace once; `block_size`: tokens of a block id. Memory: the distinct blocks.
+
+    Raises `InvalidArgumentError` and whatever iterating `trace` raises.
+    """
+    block_size = _arguments.integer("block_size", block_size, 1)
     interner = Interner()
     requests = prompt = output = references = unique_tokens = longest = 0
     has_times = False
-    for request in trace:
+    # One that hashes has checked its requests already.
+    requests_in = trace if isinstance(trace, HashedTrace) else checked_requests(trace, block_size)
+    for request in requests_in:
         known = len(interner)
         interner.intern(request.ids)
         fresh = len(interner) - known

@@ -22,6 +22,9 @@ from prefixhash.trace.records import TraceRequest
 from prefixhash.trace.synth_forms import FORMS, BlockNamer, Draft, Segment, with_tokens
 
 _DECODE_RATE = 50.0
+# The most of a length, whose tokens are made, and of anything else: more is a slip of the pen.
+_MOST_TOKENS = 10**8
+_MOST_OF_EACH = 10**7
 
 
 @dataclass(frozen=True)
@@ -131,10 +134,19 @@ def synthesize(
     return (write(draft) for draft in drafts)
 
 
+def _check_sizes(plan: Workload) -> None:
+    """Refuses what no machine can write, before anything is made."""
+    for name in (item.name for item in fields(plan)):
+        most = _MOST_TOKENS if name.endswith("_tokens") else _MOST_OF_EACH
+        if getattr(plan, name) > most:
+            raise InvalidArgumentError(name, getattr(plan, name), f"must be at most {most:,}")
+
+
 class _Generator:
     """Draws sessions and merges their requests by time."""
 
     def __init__(self, plan: Workload, seed: int) -> None:
+        _check_sizes(plan)
         self._plan = plan
         self._rng = random.Random(seed)
         self._keys = itertools.count(1)

@@ -308,7 +308,7 @@ def test_unknown_model_type_is_noted(capsys: pytest.CaptureFixture[str], tmp_pat
         (["{llama}", "--memory", "1GiB,2GiB,3GiB", "--pp", "2"], "one for each of 2 stages"),
         (["{llama}", "--memory", "1GiB", "--tp", "0"], "tensor_parallel=0"),
         (["{llama}", "--memory", "1GiB", "--tp", "3"], "tensor_parallel=3"),
-        (["{llama}", "--memory", "1GiB", "--pp", "33"], "pipeline_parallel=33"),
+        (["{llama}", "--memory", "1GiB", "--pp", "33"], "stages=33"),
         (["{llama}", "--memory", "1GiB", "--pp", "2", "--pp-layers", "1,1"], "partition"),
         (["{llama}", "--memory", "1GiB", "--pp", "2", "--pp-layers", "1,x"], "--pp-layers='x'"),
         (["{llama}", "--memory", "1GiB", "--block-size", "x"], "--block-size='x'"),

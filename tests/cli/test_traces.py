@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from prefixhash.cli.main import main
-from prefixhash.trace.definitions import DEFINITION_NAMES
+from prefixhash.trace.definitions import DEFINITIONS
 from prefixhash.trace.report import number
 from prefixhash.trace.synth import make_workload, synthesize
 from prefixhash.trace.synth_forms import record_of
@@ -56,7 +56,7 @@ def test_replay_prints_rates_losses_types_and_turns(
 def test_replay_counts_by_every_definition(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = data_of(capsys, "replay", trace, "--trace-block-size", 64, "--count", "all")
     counts = [result["count"] for result in data["results"]]
-    assert list(dict.fromkeys(counts)) == list(DEFINITION_NAMES)
+    assert list(dict.fromkeys(counts)) == list(DEFINITIONS)
     assert "requests-full" in ok(
         capsys, "replay", trace, "--trace-block-size", 64, "--count", "all"
     )
@@ -122,6 +122,25 @@ def test_a_sampled_curve_states_its_error(trace: Path, capsys: pytest.CaptureFix
     assert data["capacities"][0]["standard_error"] > 0
 
 
+@pytest.mark.parametrize("command", ["replay", "curve"])
+def test_a_warmup_is_a_number_or_a_share(
+    trace: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = (command, trace, "--trace-block-size", 64, "--capacity", "20,inf")
+    requests = data_of(capsys, *argv)["requests"]
+    share = data_of(capsys, *argv, "--warmup", "10%")
+    assert share == data_of(capsys, *argv, "--warmup", requests // 10)
+    assert share != data_of(capsys, *argv)
+
+
+def test_a_sample_is_a_number_or_a_share(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ("curve", trace, "--trace-block-size", 64, "--sample")
+    assert data_of(capsys, *argv, "50%") == data_of(capsys, *argv, "0.5")
+    with pytest.raises(SystemExit):
+        main([str(item) for item in (*argv, "101%")])
+    assert "must be at most 100%" in capsys.readouterr().err
+
+
 def test_token_traces_replay_and_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "tokens.jsonl"
     assert ok(capsys, "synth", "mixed", "--form", "tokens", "--sessions", 5, "--output", path) == ""
@@ -146,6 +165,13 @@ def test_gib_are_blocks_of_a_model(
         first = data[key][0]
         assert first.get("blocks", first.get("capacity_blocks")) == 512
         assert "64.00 MiB" in ok(capsys, command, trace, *model)
+    decimal = ("--trace-block-size", 64, "--model", config, "--capacity", "64MB,0.5 GB")
+    for command, key in (("curve", "capacities"), ("replay", "results")):
+        for result, size in zip(
+            data_of(capsys, command, trace, *decimal)[key], (64 * 10**6, 5 * 10**8), strict=True
+        ):
+            blocks = result.get("blocks", result.get("capacity_blocks"))
+            assert blocks == size // (128 << 10)
     halved = data_of(capsys, "curve", trace, *model, "--tp", 2)
     assert halved["bytes_per_block"] == 64 << 10
     assert main(["curve", str(trace), "--trace-block-size", "64", "--model", "no.json"]) == 1
@@ -256,6 +282,12 @@ def test_bad_input_is_one_clear_line(
         (["replay", "T", "--warmup", "1"], "leaves out all 1 requests"),
         (["curve", "T", "--output", "/no/such/folder/x"], "no such file or directory"),
         (["curve", "T", "--sample", "2"], "sample=2.0"),
+        (["curve", "T", "--warmup", "most"], "warmup='most'"),
+        (["curve", "T", "--warmup", "100%"], "warmup='100%'"),
+        (["curve", "T", "--capacity", "40Gi"], "bytes (40GiB, 80GB)"),
+        (["replay", "T", "--capacity", "40GB"], "--model config.json"),
+        (["check-events", "no-such-file", "--output", "/"], "/: is a directory"),
+        (["synth", "--output", "/no/such/folder/x"], "no such file or directory"),
         (["synth", "--sessions", "0"], "sessions=0"),
         (["synth", "--zipf", "nan"], "zipf=nan"),
     ],

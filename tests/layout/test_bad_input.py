@@ -68,8 +68,8 @@ LARGER_THAN_0: list[tuple[str, Call]] = [
     ("bytes_per_token", lambda bad: align_attention_with_states(bad, 100, [16])),
     ("kernel_block_sizes", lambda bad: align_attention_with_states(4, 100, [bad])),
     ("num_layers", lambda bad: split_layers(bad, 1)),
-    ("pipeline_parallel", lambda bad: split_layers(4, bad)),
-    ("pipeline_parallel", lambda bad: read_model_config(CONFIG).stages(bad, [2, 2])),
+    ("stages", lambda bad: split_layers(4, bad)),
+    ("count", lambda bad: read_model_config(CONFIG).stages(bad, [2, 2])),
     ("tensor_parallel", lambda bad: read_model_config(CONFIG, tensor_parallel=bad)),
     ("axes", lambda bad: KernelLayout(("blocks", bad))),
 ]

@@ -422,7 +422,7 @@ def test_partition_must_add_up(partition: tuple[int, ...]) -> None:
     model = read_model_config(config("gemma-3-27b-it"))
     with pytest.raises(InvalidArgumentError, match="partition"):
         model.stages(2, partition)
-    with pytest.raises(InvalidArgumentError, match="pipeline_parallel=63"):
+    with pytest.raises(InvalidArgumentError, match="stages=63"):
         model.stages(63)
 
 

@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 
 from prefixhash import InvalidArgumentError
 from prefixhash.trace._stack import BlockStack, RunStack, Timeline
-from prefixhash.trace.curve import HitRateCurve, hit_rate_curve
-from prefixhash.trace.definitions import DEFINITION_NAMES
+from prefixhash.trace.curve import hit_rate_curve
+from prefixhash.trace.definitions import DEFINITIONS
+from prefixhash.trace.hit_curve import HitRateCurve
+from prefixhash.trace.interning import Interner
 from prefixhash.trace.policies import ORDERS, make_policy
 from prefixhash.trace.reading import read_trace
 from prefixhash.trace.records import TraceRequest
+from prefixhash.trace.replaying import replay
 from tests.trace.oracles import lru_hits, traces
 
 BLOCK = 4
@@ -26,7 +29,7 @@ def curve_of(requests: list[TraceRequest], count: str, order: str) -> HitRateCur
     return hit_rate_curve(requests, block_size=BLOCK, count=count, order=order)
 
 
-@given(traces(), st.sampled_from(DEFINITION_NAMES), st.sampled_from(ORDERS))
+@given(traces(), st.sampled_from(tuple(DEFINITIONS)), st.sampled_from(ORDERS))
 def test_prefix_hashes_give_the_rate_of_a_replay_at_every_capacity(
     requests: list[TraceRequest], count: str, order: str
 ) -> None:
@@ -38,7 +41,7 @@ def test_prefix_hashes_give_the_rate_of_a_replay_at_every_capacity(
         assert curve.rate_at(capacity) == pytest.approx(hits / total if total else 0)
 
 
-@given(traces(chained=False), st.sampled_from(DEFINITION_NAMES), st.sampled_from(ORDERS))
+@given(traces(chained=False), st.sampled_from(tuple(DEFINITIONS)), st.sampled_from(ORDERS))
 def test_any_ids_give_the_rate_of_a_replay_at_every_capacity(
     requests: list[TraceRequest], count: str, order: str
 ) -> None:
@@ -64,8 +67,8 @@ def test_twenty_random_capacities_of_a_long_random_trace(seed: int) -> None:
     curve = curve_of(requests, "blocks", "tail-first")
     assert curve.chained
     for capacity in rng.sample(range(1, curve.num_unique), 20):
-        policy = make_policy("lru", capacity)
-        hits = sum(policy.access(request.ids) for request in requests)  # type: ignore[arg-type]
+        policy, interner = make_policy("lru", capacity), Interner()
+        hits = sum(policy.access(interner.intern(request.ids)) for request in requests)
         assert curve.rate_at(capacity) == hits / curve.total
 
 
@@ -135,6 +138,46 @@ def test_a_warmup_or_a_sample_that_leaves_nothing_is_an_error() -> None:
     with pytest.raises(InvalidArgumentError, match="too few to tell its error"):
         hit_rate_curve(requests, block_size=BLOCK, sample=0.5)
     assert hit_rate_curve([], block_size=BLOCK, sample=0.5, warmup=3).ceiling == 0
+
+
+def test_a_share_of_the_requests_is_left_out_as_in_a_replay() -> None:
+    requests = [TraceRequest([i % 7, 10 + i % 7], 9) for i in range(30)]
+    for warmup, number in (("10%", 3), ("0%", 0), ("33.4%", 10), ("7", 7)):
+        curve = hit_rate_curve(requests, block_size=BLOCK, warmup=warmup)
+        assert curve == hit_rate_curve(requests, block_size=BLOCK, warmup=number)
+        report = replay(requests, trace_block_size=BLOCK, capacities=("inf",), warmup=warmup)
+        assert report.warmup == number
+        assert report.results[0].rate == curve.ceiling
+
+
+@pytest.mark.parametrize("warmup", ["", "%", "-1", "1.5", "1e1", "100%", "-1%", "nan%", "9" * 41])
+def test_what_is_no_warmup(warmup: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="warmup="):
+        hit_rate_curve([], block_size=BLOCK, warmup=warmup)
+
+
+@given(traces(), st.integers(1, 12), st.booleans())
+def test_points_are_no_more_than_asked_for_and_lie_on_the_curve(
+    requests: list[TraceRequest], most: int, large: bool
+) -> None:
+    curve = curve_of(requests, "blocks", "tail-first")
+    points = curve.points(most * 10**30 if large else most)
+    assert 1 <= len(points) <= (curve.num_unique + 1 if large else most)
+    assert points == [(capacity, curve.rate_at(capacity)) for capacity, _ in points]
+    assert points[-1] == (max(curve.max_capacity, 1), curve.ceiling)
+    if large:
+        assert [capacity for capacity, _ in points] == list(range(1, points[-1][0] + 1))
+
+
+def test_capacities_that_a_rate_is_asked_for() -> None:
+    curve = curve_of([TraceRequest([0, 1], 8)] * 2, "blocks", "tail-first")
+    assert [curve.rate_at(c) for c in (0, 1.5, 2, 10**400, math.inf)] == [0, 0.25, 0.5, 0.5, 0.5]
+    for capacity in (-1, -0.5, math.nan):
+        with pytest.raises(InvalidArgumentError, match="capacity="):
+            curve.rate_at(capacity)
+    for most in (0, -3):
+        with pytest.raises(InvalidArgumentError, match=f"most={most}: must be an integer"):
+            curve.points(most)
 
 
 def test_reuse_distances_add_up_to_all_hits() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefixhash.trace.curve import hit_rate_curve
-from prefixhash.trace.definitions import DEFINITION_NAMES, find_definition
+from prefixhash.trace.definitions import DEFINITIONS, find_definition
 from prefixhash.trace.engine import HashedTrace
 from prefixhash.trace.records import TokenPrompt, TraceRequest
 from prefixhash.trace.survey import Prefixes
@@ -67,7 +67,7 @@ def test_definitions_by_hand(shape: tuple[int, int, int]) -> None:
         assert found == pytest.approx(expected), name
 
 
-@given(traces(), st.sampled_from(DEFINITION_NAMES))
+@given(traces(), st.sampled_from(tuple(DEFINITIONS)))
 def test_a_pool_without_evictions_reaches_the_ceiling_of_every_definition(
     requests: list[TraceRequest], count: str
 ) -> None:

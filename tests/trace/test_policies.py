@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefixhash import InvalidArgumentError
-from prefixhash.trace.policies import ORDERS, POLICIES, Future, make_policy
+from prefixhash.trace.future import Future
+from prefixhash.trace.policies import ORDERS, POLICIES, make_policy
 from prefixhash.trace.reading import read_trace
 from prefixhash.trace.records import TraceRequest
 from tests.trace.oracles import lru_hits, run, traces
@@ -139,7 +140,7 @@ def test_no_policy_beats_the_optimal_one(
         assert block_hits(ids, name, capacity, order) <= best
 
 
-@given(traces(), st.sampled_from(POLICIES))
+@given(traces(), st.sampled_from(tuple(POLICIES)))
 def test_without_a_bound_all_policies_reach_the_ceiling(
     requests: list[TraceRequest], name: str
 ) -> None:

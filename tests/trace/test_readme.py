@@ -15,7 +15,7 @@ DEFINED = README.partition("### Six hit rates")[2]
 
 
 def test_the_six_definitions_are_the_codes() -> None:
-    for item in DEFINITIONS:
+    for item in DEFINITIONS.values():
         (row,) = re.findall(rf"^\| `{item.name}`(?: \(default\))? \|.*$", DEFINED, re.MULTILINE)
         assert item.used_by in row
 
@@ -24,7 +24,7 @@ def test_the_six_definitions_are_the_codes() -> None:
 def test_the_six_hit_rates_are_the_computed_ones(traces: Path, name: str, column: int) -> None:
     trace = read_trace(traces / f"mooncake/{name}_trace.jsonl")
     requests = list(trace)
-    for item in DEFINITIONS:
+    for item in DEFINITIONS.values():
         (row,) = re.findall(rf"^\| `{item.name}`.*$", DEFINED, re.MULTILINE)
         shown = re.findall(r"([\d.]+) %", row)[column]
         ceiling = hit_rate_curve(requests, block_size=512, count=item.name).ceiling

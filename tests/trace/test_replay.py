@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prefixhash import InvalidArgumentError, LoRARequest, MultiModalFeature, PlaceholderRange
 from prefixhash.trace.capacity import parse_capacity
 from prefixhash.trace.curve import hit_rate_curve
-from prefixhash.trace.definitions import DEFINITION_NAMES
+from prefixhash.trace.definitions import DEFINITIONS
 from prefixhash.trace.engine import HashedTrace, tokens_of_blocks
 from prefixhash.trace.metering import TurnCounter, turn_group, turn_label
 from prefixhash.trace.policies import POLICIES
@@ -52,11 +52,13 @@ def test_engine_and_pool_of_n_blocks_equal_the_curve_at_n_minus_2(
 
 
 @settings(max_examples=25)
-@given(random_traces(), st.integers(1, 10), st.sampled_from(DEFINITION_NAMES))
+@given(random_traces(), st.integers(1, 10), st.sampled_from(tuple(DEFINITIONS)))
 def test_policies_of_the_replay_equal_the_curve_and_stay_below_the_optimum(
     requests: list[TraceRequest], capacity: int, count: str
 ) -> None:
-    report = run(requests, capacities=(capacity, "inf"), policies=POLICIES[1:], counts=(count,))
+    report = run(
+        requests, capacities=(capacity, "inf"), policies=tuple(POLICIES)[1:], counts=(count,)
+    )
     curve = hit_rate_curve(requests, block_size=BLOCK, count=count)
     for result in report.results:
         assert result.level == "cache"
@@ -198,6 +200,15 @@ def test_survey_sizes() -> None:
         ("2ktok", 125),
         ("1_600tok", 100),
         ("1.5MiB", 1536),
+        ("1.5MB", 1464),
+        ("1_000 kB", 976),
+        ("120%", 120),
+        ("0.29%", 1),
+        ("29 %", 29),
+        ("2.3ktok", 143),
+        ("1.0", 1),
+        ("INF", math.inf),
+        (math.inf, math.inf),
         ("inf", math.inf),
     ],
 )
@@ -206,7 +217,10 @@ def test_capacities_as_people_write_them(text: str | int, blocks: float) -> None
     assert capacity.blocks(block_size=16, unique_blocks=100, bytes_per_block=1024) == blocks
 
 
-@pytest.mark.parametrize("text", ["", "abc", "-3", "5 apples", "1.5", "%", "nan", "0", "0%"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "abc", "-3", "5 apples", "1.5", "%", "nan", "0", "0%", "1e3", "1__0", "5G", "9" * 41],
+)
 def test_capacities_that_cannot_be_used(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="capacity="):
         parse_capacity(text).blocks(block_size=16, unique_blocks=100, bytes_per_block=None)

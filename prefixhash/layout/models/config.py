@@ -89,7 +89,7 @@ class ModelLayers:
 
         `partition`: decoder layers per stage; default `split_layers`.
         """
-        count = _arguments.integer("pipeline_parallel", count, 1)
+        count = _arguments.integer("count", count, 1)
         sizes = (
             split_layers(self.num_hidden_layers, count)
             if partition is None
@@ -106,7 +106,7 @@ class ModelLayers:
 
     def workers(self, pipeline_parallel: int = 1) -> list[dict[str, LayerSpec]]:
         """The specs of all workers, for `plan_workers`: stage by stage, each stage's ranks."""
-        stages = self.stages(pipeline_parallel)
+        stages = self.stages(_arguments.integer("pipeline_parallel", pipeline_parallel, 1))
         return [stage for stage in stages for _ in range(self.tensor_parallel)]
 
     def options(self, **changes: Any) -> PlanOptions:
@@ -238,10 +238,10 @@ def split_layers(num_layers: int, stages: int) -> list[int]:
     with few remaining layers the first) holds the embeddings.
     """
     num_layers = _arguments.integer("num_layers", num_layers, 1)
-    stages = _arguments.integer("pipeline_parallel", stages, 1)
+    stages = _arguments.integer("stages", stages, 1)
     if stages > num_layers:
         problem = f"more stages than the model's {num_layers} layers"
-        raise InvalidArgumentError("pipeline_parallel", stages, problem)
+        raise InvalidArgumentError("stages", stages, problem)
     share, remaining = divmod(num_layers, stages)
     extra = range(stages - 1 - remaining, stages - 1)
     return [share + (stage in extra) for stage in range(stages)]
