@@ -94,7 +94,7 @@ def measure_curve(requests: list[TraceRequest], block_size: int, rounds: int) ->
     def rerun() -> int:
         policy = make_policy("lru", capacity)
         ids: Any = (r.ids[: r.num_tokens // block_size] for r in requests)
-        return sum(policy.access(blocks) for blocks in ids)
+        return sum(policy.take(blocks) for blocks in ids)
 
     sides: dict[str, Side] = {
         "curve": lambda: int(hit_rate_curve(requests, block_size=block_size).hits[-1]),

@@ -20,13 +20,16 @@ from prefixhash.trace.records import TokenPrompt, TraceRequest
 _UNRECORDED = 1 << 40
 _OUTPUT = 1 << 41
 _MOST_TOKENS = 1 << 28
+# No prompt fills a larger block, and hashers and pools count in 64 bits.
+_LARGEST_BLOCK = 1 << 40
 
 
 class RequestHasher:
     """Makes hashed requests; `seconds` and `num_blocks` add up what hashing took."""
 
     def __init__(self, block_size: int, ids_block_size: int | None = None) -> None:
-        self._hasher = BlockHasher(_arguments.integer("block_size", block_size, 1))
+        block_size = _arguments.integer("block_size", block_size, 1)
+        self._hasher = BlockHasher(min(block_size, _LARGEST_BLOCK))
         given = _arguments.optional_integer("ids_block_size", ids_block_size, 1)
         self._ids_block_size = block_size if given is None else given
         self.seconds = 0.0
@@ -164,7 +167,7 @@ class EngineCache:
         oversize: str = CLIP,
     ) -> None:
         check_pool(num_blocks, oversize)
-        self._cache = PrefixCache.single(num_blocks, block_size)
+        self._cache = PrefixCache.single(num_blocks, min(block_size, _LARGEST_BLOCK))
         self._hasher = hasher
         self._commit_output = commit_output
         self._reject = oversize == REJECT
