@@ -180,7 +180,7 @@ removed = st.builds(
 events = st.lists(stored | removed | st.just(AllBlocksCleared()), max_size=5)
 
 
-@given(events, st.floats(allow_nan=False), st.none() | st.integers(0, 9))
+@given(events, st.floats(allow_nan=False, allow_infinity=False), st.none() | st.integers(0, 9))
 def test_round_trip(batch: list[Any], ts: float, rank: int | None) -> None:
     decoded = codec.decode_events(codec.encode_events(batch, ts, rank))
     assert decoded == (ts, batch, rank)
