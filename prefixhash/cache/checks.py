@@ -27,6 +27,11 @@ _READ = ("request_id", "num_tokens", "block_hashes")
 
 def check_request(request: Any) -> None:
     """Refuse what lacks the attributes of a request."""
+    try:
+        if type(request.request_id) is str and request.num_tokens >= 0 <= len(request.block_hashes):
+            return
+    except (AttributeError, TypeError):
+        pass  # said below
     lacking = [name for name in _READ if not hasattr(request, name)]
     if lacking:
         raise InvalidRequestError("request", request, f"has no {lacking[0]}: give a Request")

@@ -18,7 +18,7 @@ cdef class AttentionManager:
     cdef public Py_ssize_t match_margin
     cdef public object cap
 
-    @cython.locals(count=Py_ssize_t, blocks=Py_ssize_t, num_tokens=Py_ssize_t, found=list)
+    @cython.locals(blocks=Py_ssize_t, num_tokens=Py_ssize_t, found=list, ids=list)
     cpdef tuple find(self, object hashes, Py_ssize_t max_tokens, object groups)
     cpdef list lookup_all(self, object block_hash, object groups)
     cpdef Py_ssize_t skipped_tokens(self, Py_ssize_t num_computed) except? -1

@@ -75,10 +75,13 @@ class AttentionManager:
         `groups` share this manager's spec; `hashes` are those of its block size. For a drafter,
         `max_tokens` bounds what is matched: the hit is one block shorter.
         """
-        count = max(max_tokens, 0) // self.block_size
-        found = [self.pool.longest_prefix(islice(hashes, count), group) for group in groups]
-        blocks = max(min(map(len, found)) - self.margin, 0)
-        num_tokens = blocks * self.block_size
+        blocks = max(max_tokens, 0) // self.block_size
+        found = []
+        for group in groups:
+            ids = self.pool.longest_prefix(islice(hashes, blocks), group)
+            found.append(ids)
+            blocks = len(ids)
+        num_tokens = max(blocks - self.margin, 0) * self.block_size
         num_tokens -= num_tokens % self.alignment
         blocks = num_tokens // self.block_size
         return [ids[:blocks] for ids in found], num_tokens

@@ -82,7 +82,7 @@ class PrefixCache:
         self._whole_sequence = options.whole_sequence
         self._caching: bool = parts.pool.enable_caching
         self._has_state: bool = parts.publisher.has_state
-        self._no_hit = CacheHit.none(len(parts.managers))
+        self._no_hit = parts.search.no_hit
         self._num_batches = 0
         self._held: dict[str, Held] = {}
         self._preempted: set[str] = set()

@@ -9,13 +9,16 @@ cdef class HitSearch:
     cdef public Py_ssize_t num_groups
     cdef public list kinds
     cdef public Py_ssize_t num_open
+    cdef public object no_hit
 
     @cython.locals(
-        hashed=Py_ssize_t, several=bint, found=list, length=Py_ssize_t, longest=Py_ssize_t,
-        candidate=Py_ssize_t, limit=Py_ssize_t, drop=Py_ssize_t, i=Py_ssize_t,
+        hashed=Py_ssize_t, found=list, length=Py_ssize_t, longest=Py_ssize_t,
+        candidate=Py_ssize_t, limit=Py_ssize_t, i=Py_ssize_t,
         manager=AttentionManager, converged=bint,
     )
     cpdef object find(self, object block_hashes, Py_ssize_t max_tokens)
+    @cython.locals(manager=AttentionManager, num_tokens=Py_ssize_t, block_ids=list)
+    cpdef object _find_alone(self, object block_hashes, Py_ssize_t max_tokens)
     @cython.locals(manager=AttentionManager)
     cpdef dict _by_block_size(self, object block_hashes)
     @cython.locals(manager=AttentionManager, block_ids=list)

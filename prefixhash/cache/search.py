@@ -20,6 +20,7 @@ class HitSearch:
     def __init__(self, managers: Sequence[AttentionManager], hash_block_size: int) -> None:
         self.hash_block_size = hash_block_size
         self.num_groups = len(managers)
+        self.no_hit = CacheHit.none(self.num_groups)
         kinds: dict[object, list[AttentionManager]] = {}
         for manager in managers:
             if manager.cacheable:
@@ -35,9 +36,10 @@ class HitSearch:
 
     def find(self, block_hashes: Sequence[bytes], max_tokens: int) -> CacheHit:
         """The longest common hit of at most `max_tokens`. Costs the lookups of every round."""
-        hashes = self._by_block_size(block_hashes)
         hashed = len(block_hashes) * self.hash_block_size
-        several = len(self.kinds) > 1
+        if len(self.kinds) == 1:
+            return self._find_alone(block_hashes, min(max_tokens, hashed))
+        hashes = self._by_block_size(block_hashes)
         found: list[tuple[list[list[int]], int] | None] = [None] * len(self.kinds)
         length = min(max_tokens, hashed)
         longest = 0
@@ -47,8 +49,7 @@ class HitSearch:
                 known = found[i]
                 if known is None or not manager.downward_closed:
                     # A drafter's block is matched beyond the common length, then dropped.
-                    drop = manager.match_margin * manager.block_size
-                    limit = candidate + drop if several else length
+                    limit = candidate + manager.match_margin * manager.block_size
                     known = manager.find(hashes[manager.block_size], min(limit, hashed), groups)
                     found[i] = known
                 candidate = min(candidate, known[1])
@@ -58,6 +59,18 @@ class HitSearch:
             if converged:
                 break
         return self._hit(found, max(length, 0), longest)
+
+    def _find_alone(self, block_hashes: Sequence[bytes], max_tokens: int) -> CacheHit:
+        """The same where one search answers for all groups."""
+        manager, groups = self.kinds[0]
+        hashes = coarse(block_hashes, manager.block_size // self.hash_block_size)
+        found, num_tokens = manager.find(hashes, max_tokens, groups)
+        if not num_tokens:
+            return self.no_hit
+        block_ids: list[Sequence[int]] = [()] * self.num_groups
+        for group, ids in zip(groups, found, strict=True):
+            block_ids[group] = ids
+        return CacheHit(num_tokens, tuple(block_ids))
 
     def _by_block_size(self, block_hashes: Sequence[bytes]) -> dict[int, Sequence[bytes]]:
         views: dict[int, Sequence[bytes]] = {}
@@ -70,7 +83,9 @@ class HitSearch:
     def _hit(
         self, found: list[tuple[list[list[int]], int] | None], length: int, longest: int
     ) -> CacheHit:
-        block_ids: list[list[int]] = [[] for _ in range(self.num_groups)]
+        if not length and not longest:
+            return self.no_hit
+        block_ids: list[Sequence[int]] = [()] * self.num_groups
         for (manager, groups), known in zip(self.kinds, found, strict=True):
             if known is not None and length:
                 for group, ids in zip(groups, known[0], strict=True):

@@ -113,7 +113,8 @@ class CacheMachine(RuleBasedStateMachine):
 
     def check_lookup(self, request: Request) -> None:
         hit = self.cache.lookup(request)
-        assert (hit.num_tokens, list(hit.block_ids)) == self.naive.lookup(self.tokens(request))
+        found = list(map(list, hit.block_ids))
+        assert (hit.num_tokens, found) == self.naive.lookup(self.tokens(request))
         self.hits[request.request_id] = hit
 
     @rule(i=small, new=st.integers(1, 20), ahead=st.integers(0, 3))
@@ -124,7 +125,7 @@ class CacheMachine(RuleBasedStateMachine):
             self.try_admit(request, self.hits.get(request.request_id), new, ahead)
 
     def try_admit(self, request: Request, hit: CacheHit | None, new: int, ahead: int) -> None:
-        tables = list(hit.block_ids) if hit else [[] for _ in self.groups]
+        tables = list(map(list, hit.block_ids)) if hit else [[] for _ in self.groups]
         tokens = self.tokens(request)
         if self.naive.stale(tokens, tables):
             self.refused(lambda: self.cache.allocate(request, new, hit, ahead), StaleHitError)
