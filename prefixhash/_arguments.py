@@ -9,7 +9,7 @@ one, since it is never meant as a count.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from numbers import Integral
 from operator import index
@@ -154,6 +154,25 @@ def text(
             problem = "holds a lone surrogate, which UTF-8 cannot encode"
             raise error(name, value, problem) from None
     return value if type(value) is str else str.__str__(value)
+
+
+def sequence(
+    name: str,
+    value: Any,
+    what: str,
+    *,
+    error: type[InvalidArgumentError] = InvalidArgumentError,
+) -> tuple[Any, ...]:
+    """`value` as a tuple: any iterable but text, bytes and mappings, whose parts nobody means.
+
+    `what` goes on with the sentence "must be".
+    """
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes, bytearray, Mapping)):
+        try:
+            return tuple(value)
+        except (MemoryError, OverflowError, TypeError):
+            pass  # endless, or an array of no dimension, which is iterable by its type alone
+    raise error(name, value, f"must be {what}")
 
 
 def choice(

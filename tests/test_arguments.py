@@ -16,12 +16,8 @@ from prefixhash import InvalidArgumentError, PrefixHashError
 from prefixhash._arguments import choice, flag, integer, is_integer, nearest, number, text
 
 from .arguments import CALLS
+from .bad_values import BAD_VALUES
 
-BAD: tuple[Any, ...] = (
-    None, True, np.bool_(True), 1.5, float("nan"), float("inf"), "x", "", "\ud800", b"x", b"", [],
-    {}, set(), object(), -1, 2**70, np.int64(-1), np.float64(1.5), ["x"], [None], [1.5], [True],
-    [[1]], {"a": 1}, {1: 2}, lambda: 0, np.array([1.5]), np.zeros((2, 2)), ("a", 1), range(3), int,
-)  # fmt: skip
 # Values that the package itself makes: their users check them.
 RESULTS = {
     "AlignedBlocks", "AllBlocksCleared", "BlockLayout", "BlockNeed", "BlockRemoved", "BlockSizes",
@@ -61,7 +57,7 @@ def test_bad_values_get_errors_of_the_package_and_change_nothing(room: str, name
     good = make()
     good.function(**good.arguments)  # else nothing below means anything
     for argument in make().arguments:
-        for value in BAD:
+        for value in BAD_VALUES:
             if callable(value) and callable(make().arguments[argument]):
                 continue  # a function of the caller's own raises what it likes
             with naming(f"{name}({argument}={value!r})"):

@@ -6,6 +6,10 @@ from prefixhash.cache.tables cimport BlockTable, Held
 from prefixhash.pool.block_pool cimport BlockPool
 
 
+@cython.locals(block=Py_ssize_t)
+cpdef object real_blocks(object ids)
+
+
 cdef class Allocator:
     cdef public tuple _managers
     cdef public BlockPool _pool
@@ -21,7 +25,7 @@ cdef class Allocator:
     cpdef Py_ssize_t _states_beside(
         self, object hit, Py_ssize_t step_end, Py_ssize_t num_tokens
     ) except? -1
-    @cython.locals(main=Py_ssize_t, tokens=Py_ssize_t, needs=list, tables=list, blocks=list, real=list)
+    @cython.locals(main=Py_ssize_t, tokens=Py_ssize_t, needs=list, tables=list)
     cpdef object admit(
         self, Held held, object hit, Py_ssize_t new, Py_ssize_t lookahead, Py_ssize_t encoder,
         bint others,
@@ -50,5 +54,5 @@ cdef class Allocator:
     @cython.locals(table=BlockTable, places=list, place=Py_ssize_t)
     cpdef object _give_back(self, list out_of_reach)
     cpdef object trim(self, Held held)
-    @cython.locals(table=BlockTable, blocks=list)
+    @cython.locals(table=BlockTable)
     cpdef object release(self, Held held)

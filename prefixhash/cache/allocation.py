@@ -75,11 +75,10 @@ class Allocator:
             return None
         tables = []
         for ids in hit.block_ids:
-            blocks = list(ids)
-            real = blocks if 0 not in blocks else [block for block in blocks if block]
+            real = real_blocks(ids)
             if real:
                 self._pool.touch(real)
-            tables.append(BlockTable(blocks, len(blocks), len(blocks) - len(real)))
+            tables.append(BlockTable(list(ids), len(ids), len(ids) - len(real)))
         held.tables, held.num_computed = tables, hit.num_tokens
         held.junction = hit.shared_prefix_tokens
         return self._grow(held, needs, new, main)
@@ -100,7 +99,7 @@ class Allocator:
         free = self._pool.num_free_blocks
         for ids in hit.block_ids:
             if ids:
-                free -= self._pool.count_free([block for block in ids if block])
+                free -= self._pool.count_free(real_blocks(ids))
         return free - self._watermark_blocks if others else free
 
     # -- further steps ---------------------------------------------------------------------
@@ -182,8 +181,14 @@ class Allocator:
     def release(self, held: Held) -> None:
         """Give back everything, group by group and tail first."""
         for table in held.tables:
-            blocks = table.blocks[::-1]
-            if 0 in blocks:
-                blocks = [block for block in blocks if block]
+            blocks = real_blocks(table.blocks[::-1])
             if blocks:
                 self._pool.free(blocks)
+
+
+def real_blocks(ids: Sequence[int]) -> Sequence[int]:
+    """The ids without the null block, which fills places that need no memory; mostly all."""
+    for block in ids:
+        if not block:
+            return [block for block in ids if block]
+    return ids

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from prefixhash._arguments import integer, is_integer, text
+from prefixhash._arguments import integer, is_integer, sequence, text
 from prefixhash.cache.interface import CachedRequest, CacheHit
 from prefixhash.cache.managers import AttentionManager
 from prefixhash.cache.options import MOST_TOKENS
@@ -170,11 +170,9 @@ def numbers_of(name: str, values: Any, count: int, least: int) -> Sequence[int]:
     """One integer for each of `count` requests; one alone stands for all."""
     if is_integer(values):
         return [integer(name, values, least, MOST_TOKENS)] * count
-    if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
-        raise InvalidArgumentError(name, values, "must be one integer, or one for each request")
-    if len(values) != count:
+    numbers = list(sequence(name, values, "one integer, or one for each request"))
+    if len(numbers) != count:
         raise InvalidArgumentError(name, values, f"one for each request: {count} needed")
-    numbers = list(values)
     for i, value in enumerate(numbers):
         if type(value) is not int or not least <= value <= MOST_TOKENS:
             numbers[i] = integer(f"{name}[{i}]", value, least, MOST_TOKENS)

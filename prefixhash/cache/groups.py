@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from prefixhash._arguments import flag, integer
+from prefixhash._arguments import flag, integer, sequence
 from prefixhash.cache.kinds import KVKind, find_kind
 from prefixhash.cache.options import MOST_TOKENS, GroupShape
 from prefixhash.errors import InvalidArgumentError
@@ -111,9 +111,7 @@ def as_groups(groups: Iterable[Any], *, eagle: bool = False) -> tuple[CacheGroup
     With `eagle`, the groups that are marked as a drafter's (`is_draft`, `is_eagle_group`) drop the
     last block of a hit; if none is marked, all that can be hit do.
     """
-    if not isinstance(groups, Iterable) or isinstance(groups, (str, bytes)):
-        raise InvalidArgumentError("groups", groups, "must be a list of groups")
-    given = list(groups)
+    given = sequence("groups", groups, "a list of groups")
     found = [as_group(value) for value in given]
     if not found:
         raise InvalidArgumentError("groups", given, "at least one group is needed")

@@ -8,9 +8,10 @@ same hash (otherwise nothing is ever reused); sequence numbers have no gap.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from prefixhash._arguments import sequence
 from prefixhash.errors import InvalidArgumentError
 from prefixhash.events.index import EventIndex
 from prefixhash.events.recordings import Message
@@ -173,8 +174,8 @@ def check_events(messages: Iterable[Message]) -> EventReport:
     Raises:
         InvalidArgumentError: what is given are no messages, or they hold what is no event.
     """
-    if not isinstance(messages, Iterable):
-        raise InvalidArgumentError("messages", messages, "must be Messages")
+    if not isinstance(messages, Iterator):  # which read_messages gives, too large for a list
+        messages = sequence("messages", messages, "Messages")
     checker = EventChecker()
     for message in messages:
         if not isinstance(message, Message):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from prefixhash._arguments import optional_integer
+from prefixhash._arguments import optional_integer, sequence
 from prefixhash.errors import InvalidArgumentError
 
 MEDIUM_GPU = "GPU"
@@ -90,9 +90,7 @@ def checked_events(events: Iterable[Event]) -> list[Event]:
     Raises:
         InvalidArgumentError: they are not iterable, or one is no event or has what is no key.
     """
-    if not isinstance(events, Iterable):
-        raise InvalidArgumentError("events", events, "must be a list of events")
-    found = list(events)
+    found = list(sequence("events", events, "a list of events"))
     for i, event in enumerate(found):
         if isinstance(event, AllBlocksCleared):
             continue

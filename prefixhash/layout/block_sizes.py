@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from prefixhash import _arguments
+from prefixhash._arguments import sequence
 from prefixhash.errors import (
     InvalidArgumentError,
     NoCommonBlockSizeError,
     UnsupportedCombinationError,
 )
-from prefixhash.layout.checks import instance, instances, keep_integers, sequence
+from prefixhash.layout.checks import instance, instances, keep_integers
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import LayerSpec
 from prefixhash.layout.options import STATE_CACHE_MODES

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from prefixhash import _arguments
+from prefixhash._arguments import sequence
 from prefixhash.errors import InvalidArgumentError
 
 T = TypeVar("T")
@@ -20,16 +21,6 @@ def instance(name: str, value: Any, kind: type[T], what: str) -> T:
     if not isinstance(value, kind):
         raise InvalidArgumentError(name, value, f"must be {what}")
     return value
-
-
-def sequence(name: str, value: Any, what: str) -> tuple[Any, ...]:
-    """`value` as a tuple: any iterable but text, bytes and mappings, whose parts nobody means."""
-    if isinstance(value, Iterable) and not isinstance(value, (str, bytes, bytearray, Mapping)):
-        try:
-            return tuple(value)
-        except TypeError:  # an array of no dimension is iterable by its type alone
-            pass
-    raise InvalidArgumentError(name, value, f"must be {what}")
 
 
 def instances(name: str, value: Any, kind: type[T], what: str) -> tuple[T, ...]:

@@ -12,12 +12,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from prefixhash import _arguments
+from prefixhash._arguments import sequence
 from prefixhash.errors import (
     IncompatibleLayersError,
     IncompatiblePageSizesError,
     InvalidArgumentError,
 )
-from prefixhash.layout.checks import instance, mapping_of, sequence
+from prefixhash.layout.checks import instance, mapping_of
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.latent_tuples import group_latent_model
 from prefixhash.layout.layer_spec import LayerSpec

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from prefixhash import _arguments
+from prefixhash._arguments import sequence
 from prefixhash.errors import InvalidArgumentError, UnsupportedCombinationError
-from prefixhash.layout.checks import integers, keep, mapping_of, sequence
+from prefixhash.layout.checks import integers, keep, mapping_of
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import AttentionSpec
 

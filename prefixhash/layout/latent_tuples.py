@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from prefixhash._arguments import sequence
 from prefixhash.errors import IncompatibleLayersError, InvalidArgumentError
-from prefixhash.layout.checks import mapping_of, sequence
+from prefixhash.layout.checks import mapping_of
 from prefixhash.layout.gcd import approximate_gcd
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec

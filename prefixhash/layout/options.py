@@ -6,15 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from prefixhash import _arguments
+from prefixhash._arguments import sequence
 from prefixhash.errors import InvalidArgumentError
-from prefixhash.layout.checks import (
-    instance,
-    keep,
-    keep_flags,
-    keep_integers,
-    layer_names,
-    sequence,
-)
+from prefixhash.layout.checks import instance, keep, keep_flags, keep_integers, layer_names
 
 STATE_CACHE_MODES = ("none", "align", "all")
 GROUP_POLICIES = ("reference", "least_cost")

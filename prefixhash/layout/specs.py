@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from prefixhash import _arguments
+from prefixhash._arguments import sequence
 from prefixhash.errors import InvalidArgumentError, UnsupportedCombinationError
-from prefixhash.layout.checks import integers, keep, keep_flags, keep_integers, sequence
+from prefixhash.layout.checks import integers, keep, keep_flags, keep_integers
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec, SpecT
 from prefixhash.layout.options import BlockNeed, PlanOptions
 from prefixhash.layout.row_formats import ITEM_SIZES, dtype_name

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from prefixhash import _arguments
+from prefixhash._arguments import sequence
 from prefixhash.errors import (
     InvalidArgumentError,
     InvalidBlockError,
     UnsupportedCombinationError,
     shorten,
 )
-from prefixhash.layout.checks import sequence
 from prefixhash.layout.groups import KVCacheGroup
 from prefixhash.layout.kernel_layouts import Layouts
 from prefixhash.layout.packing import BlockLayout

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from prefixhash import _arguments
+from prefixhash._arguments import sequence
 from prefixhash.errors import InvalidArgumentError, UnsupportedCombinationError
-from prefixhash.layout.checks import instance, sequence
+from prefixhash.layout.checks import instance
 from prefixhash.layout.groups import KVCacheGroup, groups_of
 from prefixhash.layout.kernel_layouts import Axis, KernelLayout, Layouts, layouts_by_layer
 from prefixhash.layout.layer_spec import AttentionSpec, LayerSpec

@@ -313,7 +313,7 @@ class BlockPool(PoolState):
         """Queue a `BlockStored` for blocks that are stored already; nothing without events."""
         group = integer("group", group)
         check_sequence(block_hashes)
-        check_hashes(block_hashes)
         if self._log is not None and block_hashes:
             check_about(about, len(block_hashes))
+            check_hashes(block_hashes)
             self._log.reused(block_hashes, group, about)

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from operator import index
 from typing import NoReturn
 
-from prefixhash._arguments import integer, is_integer
+from prefixhash._arguments import integer, is_integer, sequence
 from prefixhash.errors import InvalidArgumentError, InvalidBlockError
 from prefixhash.events.records import StoredTokens
 
@@ -21,11 +21,12 @@ def as_ids(block_ids: Iterable[int]) -> Sequence[int]:
         if not block_ids or type(block_ids[0]) is int:
             return block_ids
         return [index(item) if is_integer(item) else item for item in block_ids]
-    tolist = getattr(block_ids, "tolist", None)  # arrays: plain integers, not their scalars
-    items = block_ids if tolist is None else tolist()
-    if not isinstance(items, Iterable) or isinstance(items, (str, bytes, bytearray)):
-        raise InvalidArgumentError("block_ids", block_ids, "must be a list of block ids")
-    return list(items)
+    try:
+        tolist = getattr(block_ids, "tolist", None)  # arrays: plain integers, not their scalars
+        items = block_ids if tolist is None else tolist()
+    except RuntimeError:  # a tensor without data
+        items = None
+    return list(sequence("block_ids", items, "a list of block ids"))
 
 
 def check_lengths(block_ids: Sequence[int], block_hashes: Sequence[Hashable]) -> None:
@@ -39,7 +40,14 @@ def check_lengths(block_ids: Sequence[int], block_hashes: Sequence[Hashable]) ->
 
 def check_sequence(block_hashes: Sequence[Hashable]) -> None:
     """Refuse what is no list of hashes; one hash is none."""
-    if not isinstance(block_hashes, Sequence) or isinstance(block_hashes, (str, bytes)):
+    good = isinstance(block_hashes, Sequence)
+    good = good and not isinstance(block_hashes, (str, bytes, bytearray, memoryview))
+    if good:
+        try:
+            len(block_hashes)
+        except OverflowError:  # a range beyond any list
+            good = False
+    if not good:
         raise InvalidArgumentError("block_hashes", block_hashes, "must be a list, one per block")
 
 

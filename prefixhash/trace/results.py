@@ -46,7 +46,7 @@ class ReplayOptions:
     bytes_per_block: int | None = None
 
     def __post_init__(self) -> None:
-        capacities = tuple(items_of("capacities", self.capacities, "sizes"))
+        capacities = _arguments.sequence("capacities", self.capacities, "a list of sizes")
         if not capacities:
             raise InvalidArgumentError("capacities", capacities, "must name at least one")
         for value in capacities:
