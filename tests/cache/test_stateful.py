@@ -168,6 +168,22 @@ class CacheMachine(RuleBasedStateMachine):
         self.compare(real, expected, before)
         return real is not None
 
+    @rule(i=small, count=st.integers(1, 12), ahead=st.sampled_from([0, 0, 2]))
+    def decode(self, i: int, count: int, ahead: int) -> None:
+        """Token by token: most of these steps need no block and give none back."""
+        request = self.pick(i, running=True)
+        if request is None:
+            return
+        held = self.naive.running[request.request_id]
+        for _ in range(count):
+            end = held.computed + sum(held.steps) + 1
+            if end > self.longest or not self.try_extend(request, 1, ahead):
+                return
+            if request.num_tokens < end:
+                request.append_token_ids(end % 3)
+            self.do_commit(request, end)
+            self.same()
+
     @rule(i=small, news=st.lists(st.integers(1, 9), max_size=4), ahead=st.integers(0, 3))
     def extend_batch(self, i: int, news: list[int], ahead: int) -> None:
         """As single calls in this order: the ones behind a refused one go on all the same."""
