@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from prefixhash._compiled import SWITCH
+
 VARIABLES = {"0.33.0": "PREFIXHASH_VLLM_PYTHON", "0.25.0": "PREFIXHASH_VLLM025_PYTHON"}
 ENVIRONMENT = {
     "PYTHONPATH": str(Path(__file__).parents[1]),
@@ -20,15 +22,21 @@ ENVIRONMENT = {
 }
 
 
-def run_with_vllm(script: Path, *arguments: str, version: str = "0.33.0") -> dict[str, Any]:
-    """Run the script there and return the JSON of its last line; skip where vLLM is absent."""
+def run_with_vllm(
+    script: Path, *arguments: str, version: str = "0.33.0", pure: bool | None = None
+) -> dict[str, Any]:
+    """Run the script there and return the JSON of its last line; skip where vLLM is absent.
+
+    `pure`: with our Python code alone, or with what was compiled; None: as this process does.
+    """
     variable = VARIABLES[version]
     python = os.environ.get(variable)
     if not python:
         pytest.skip(f"{variable} names no interpreter that has vLLM")
+    switch = {} if pure is None else {SWITCH: "1" if pure else ""}
     done = subprocess.run(
         [python, str(script), *arguments],
-        env={**os.environ, **ENVIRONMENT},
+        env={**os.environ, **ENVIRONMENT, **switch},
         capture_output=True,
         text=True,
         check=False,

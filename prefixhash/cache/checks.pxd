@@ -15,4 +15,4 @@ cpdef object check_hit(
 )
 cpdef object check_unchanged(Held held, object request, bint tokens=*)
 @cython.locals(most=Py_ssize_t, number=Py_ssize_t)
-cpdef Py_ssize_t check_commit(Held held, object num_computed) except? -1
+cpdef Py_ssize_t check_commit(Held held, object num_computed, Py_ssize_t longest) except? -1

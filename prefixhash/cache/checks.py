@@ -86,13 +86,18 @@ def check_shape(hit: CacheHit, num_groups: int) -> None:
     """Refuse what is no `CacheHit`, or of a cache with other groups."""
     if not (
         isinstance(hit, CacheHit)
-        and is_integer(hit.num_tokens)
-        and is_integer(hit.shared_prefix_tokens)
+        and _is_length(hit.num_tokens)
+        and _is_length(hit.shared_prefix_tokens)
         and isinstance(hit.block_ids, tuple)
         and len(hit.block_ids) == num_groups
         and all(isinstance(ids, (list, tuple)) for ids in hit.block_ids)
     ):
         raise InvalidArgumentError("hit", hit, "must be what lookup() of this cache returned")
+
+
+def _is_length(value: Any) -> bool:
+    """Whether it is a length of a hit as lookup gives it: of Python's own type, and in range."""
+    return type(value) is int and 0 <= value <= MOST_TOKENS
 
 
 def check_hit(
@@ -105,7 +110,7 @@ def check_hit(
     """Refuse a hit whose blocks do not carry the request's own hashes, now. O(blocks)."""
     check_shape(hit, len(managers))
     length = hit.num_tokens
-    if not 0 <= length < max(request.num_tokens, 1):
+    if length >= max(request.num_tokens, 1):
         raise InvalidArgumentError("hit", length, "is no lookup of this request: look it up again")
     for manager, ids in zip(managers, hit.block_ids, strict=True):
         if not manager.cacheable or not length:
@@ -140,9 +145,9 @@ def check_unchanged(held: Held, request: CachedRequest, tokens: bool = True) -> 
         )
 
 
-def check_commit(held: Held, num_computed: int) -> int:
-    """Refuse to take tokens back, and tokens that no step was allocated for."""
-    most = held.num_scheduled
+def check_commit(held: Held, num_computed: int, longest: int) -> int:
+    """Refuse to take tokens back, and tokens without slots: none lie behind `longest`."""
+    most = min(held.num_scheduled, longest)
     if type(num_computed) is not int:
         num_computed = integer("num_computed_tokens", num_computed)
     try:
@@ -154,7 +159,7 @@ def check_commit(held: Held, num_computed: int) -> int:
             "num_computed_tokens",
             num_computed,
             f"must lie between the {held.num_computed} tokens committed before and the {most} "
-            "that steps were allocated for; to compute tokens again, preempt() the request",
+            "that have slots; to compute tokens again, preempt() the request",
         )
     if number > held.lowest_cut:
         raise InvalidArgumentError(

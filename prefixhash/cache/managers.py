@@ -176,10 +176,12 @@ class SlidingWindowManager(AttentionManager):
     recycles = True
 
     def __init__(self, shape: GroupShape, *arguments: Any) -> None:
-        self.window = shape.reach
+        # A hit is known by the blocks that the next token attends to: with a window of one token
+        # there were none, so the token before it stays in reach, too.
+        self.window = max(shape.reach, 2)
         super().__init__(shape, *arguments)
         # Contiguous blocks that a hit needs before its end, for the next token's window.
-        self.span = max(ceil_div(self.window - 1, self.block_size), 1)
+        self.span = ceil_div(self.window - 1, self.block_size)
 
     def find(
         self, hashes: Sequence[bytes], max_tokens: int, groups: Sequence[int]

@@ -9,6 +9,7 @@ from prefixhash.pool.block_pool cimport BlockPool
 
 
 cdef class PrefixCache:
+    cdef object __weakref__
     cdef readonly object options
     cdef readonly tuple groups
     cdef readonly BlockPool pool
@@ -24,6 +25,7 @@ cdef class PrefixCache:
     cdef object _hasher
     cdef bint _report_reuse
     cdef bint _whole_sequence
+    cdef Py_ssize_t _longest
     cdef bint _caching
     cdef bint _has_state
     cdef object _no_hit
@@ -41,5 +43,7 @@ cdef class PrefixCache:
         self, object request, object hit, Py_ssize_t new, Py_ssize_t lookahead, Py_ssize_t encoder,
         bint whole,
     )
+    @cython.locals(number=Py_ssize_t)
+    cdef Py_ssize_t _check_commit(self, Held held, object num_computed) except? -1
     @cython.locals(closed=Py_ssize_t, known=Py_ssize_t, end=Py_ssize_t)
     cdef object _commit(self, Held held, Py_ssize_t num_computed)

@@ -80,6 +80,7 @@ class PrefixCache:
         self._hasher = options.block_hasher
         self._report_reuse = options.report_reuse
         self._whole_sequence = options.whole_sequence
+        self._longest = UNBOUNDED if options.max_model_len is None else options.max_model_len
         self._caching: bool = parts.pool.enable_caching
         self._has_state: bool = parts.publisher.has_state
         self._no_hit = parts.search.no_hit
@@ -271,8 +272,7 @@ class PrefixCache:
                 tokens that the request has exchanged since their step was allocated.
         """
         held = self._running(request, True)
-        num_computed = check_commit(held, num_computed_tokens)
-        self._commit(held, num_computed)
+        self._commit(held, self._check_commit(held, num_computed_tokens))
 
     def commit_batch(
         self, requests: Sequence[CachedRequest], num_computed_tokens: Sequence[int] | None = None
@@ -295,9 +295,16 @@ class PrefixCache:
         else:
             numbers = numbers_of("num_computed_tokens", num_computed_tokens, len(helds), 0)
         for i in range(len(helds)):
-            check_commit(helds[i], numbers[i])
+            self._check_commit(helds[i], numbers[i])
         for i in range(len(helds)):
             self._commit(helds[i], numbers[i])
+
+    def _check_commit(self, held: Held, num_computed: int) -> int:
+        """The number as an `int`. Whatever `commit` refuses is refused here."""
+        number = check_commit(held, num_computed, self._longest)
+        if number >= held.next_publish and held.generation == self.generation:
+            check_hashes(held.request, self.hash_block_size, self._hasher)
+        return number
 
     def _commit(self, held: Held, num_computed: int) -> None:
         """Close the steps that are over, and publish what they complete."""
@@ -310,7 +317,6 @@ class PrefixCache:
         closed, ends, rejected = held.steps_until(num_computed)
         known = min(num_computed, held.request.num_tokens)
         if num_computed >= held.next_publish and held.generation == self.generation:
-            check_hashes(held.request, self.hash_block_size, self._hasher)
             self._publisher.publish(held, known, ends)
             held.seal(num_computed, self.hash_block_size)
         elif self._has_state:

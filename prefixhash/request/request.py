@@ -292,7 +292,7 @@ class Request:
         shorter._ids = self._ids[:cut]
         shorter._all_token_ids = TokenIds(shorter._ids)
         shorter._block_hashes = []
-        return self._block_hasher(shorter)
+        return list(self._block_hasher(shorter))
 
     def _truncate_prompt(self, cut: int) -> None:
         self._num_prompt_tokens = cut

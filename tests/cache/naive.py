@@ -28,7 +28,8 @@ class NaiveRequest:
 def attended(group: CacheGroup, position: int) -> range:
     """The earlier tokens that the token at `position` needs of this group."""
     if group.kind == "sliding_window":
-        return range(max(position - (group.window or 1) + 1, 0), position)
+        # One token before, at least: a hit is known by its block.
+        return range(max(position - max(group.window or 1, 2) + 1, 0), position)
     if group.kind == "chunked_local":
         return range(position // (group.chunk or 1) * (group.chunk or 1), position)
     if group.kind == "mamba":
@@ -41,11 +42,17 @@ def places(group: CacheGroup, position: int) -> list[int]:
     return sorted({token // group.block_size for token in attended(group, position)})
 
 
+# Kinds whose blocks depend on something else than the tokens, or that have none.
+OTHERS = ("cross_attention", "encoder_only")
+
+
 class NaiveCache:
     def __init__(self, groups: list[CacheGroup], num_blocks: int, limit: int | None = None) -> None:
         self.groups = groups
-        self.unit = math.gcd(*(group.block_size for group in groups))
-        self.alignment = math.lcm(*(group.block_size for group in groups))
+        self.reusable = [i for i, group in enumerate(groups) if group.kind not in OTHERS]
+        sizes = [groups[i].block_size for i in self.reusable]
+        self.unit = math.gcd(*sizes)
+        self.alignment = math.lcm(*sizes)
         self.pool = NaivePool(num_blocks)
         self.running: dict[str, NaiveRequest] = {}
         self.preempted: set[str] = set()
@@ -70,20 +77,23 @@ class NaiveCache:
 
     def lookup(self, tokens: tuple[int, ...]) -> tuple[int, list[list[int]]]:
         usable = tokens[: len(tokens) // self.unit * self.unit]
-        if len(self.groups) == 1:
+        if len(self.reusable) == 1:
             usable = tokens[: max(len(tokens) - 1, 0) // self.unit * self.unit]
         longest = max(len(tokens) - 1, 0) // self.alignment * self.alignment
         for length in range(longest, 0, -self.alignment):
             if all(
                 self.cached(usable, i, place) is not None
-                for i, group in enumerate(self.groups)
-                for place in self.needed(group, length)
+                for i in self.reusable
+                for place in self.needed(self.groups[i], length)
             ):
                 return length, list(self._hit_tables(tokens, length))
         return 0, [[] for _ in self.groups]
 
     def _hit_tables(self, tokens: tuple[int, ...], length: int) -> Iterator[list[int]]:
         for i, group in enumerate(self.groups):
+            if i not in self.reusable:
+                yield []
+                continue
             wanted = places(group, length) if group.kind != "full_attention" else range(10**6)
             yield [
                 (self.cached(tokens, i, place) or 0) if place in wanted else 0
@@ -102,32 +112,46 @@ class NaiveCache:
     def _capped(self, tokens: int) -> int:
         return tokens if self.limit is None else min(tokens, self.limit)
 
-    def _missing(self, tables: list[list[int]], slots: int, main: int) -> list[int]:
+    def _missing(
+        self, tables: list[list[int]], slots: int, main: int, encoder: int, first: bool
+    ) -> list[int]:
+        """New blocks per group; of states one, and those for drafts with the first."""
         missing = []
         for group, table in zip(self.groups, tables, strict=True):
-            tokens = main if group.kind == "mamba" else slots
-            blocks = math.ceil(tokens / group.block_size) - len(table)
-            missing.append(max(min(blocks, 1) if group.kind == "mamba" else blocks, 0))
+            tokens = {"mamba": main, "cross_attention": encoder, "encoder_only": 0}
+            length = math.ceil(tokens.get(group.kind, slots) / group.block_size)
+            blocks = max(length + group.speculative_blocks - len(table), 0)
+            if group.kind == "mamba":
+                blocks = min(blocks, 1 + group.speculative_blocks if first else 1)
+            missing.append(blocks)
         return missing
 
-    def _grow(self, tables: list[list[int]], missing: list[int], main: int) -> list[list[int]]:
+    def _grow(
+        self, tables: list[list[int]], missing: list[int], main: int, first: bool
+    ) -> list[list[int]]:
         new = []
         for group, table, count in zip(self.groups, tables, missing, strict=True):
-            if group.kind == "mamba":
-                last = math.ceil(main / group.block_size) - 1
-                table.extend([0] * (last - len(table)))
             taken = self.pool.allocate(count)
-            table.extend(taken)
             new.append(taken)
+            if group.kind == "mamba" and count:
+                # The running state stands at the place of the step's last token, the states for
+                # drafts behind it: those in its way move to the end.
+                running = math.ceil(main / group.block_size) - 1
+                drafts = 0 if first else group.speculative_blocks
+                begin = len(table) - drafts
+                stay = table[running:]
+                moved = table[begin : len(table) - len(stay)]
+                table[begin:] = [0] * (running - begin) + stay + moved
+            table.extend(taken)
         return new
 
     def admit(
         self, name: str, tokens: tuple[int, ...], hit: list[list[int]], length: int, new: int,
-        ahead: int,
+        ahead: int, encoder: int = 0,
     ) -> list[list[int]] | None:  # fmt: skip
         tables = [list(table) for table in hit]
         main = length + new
-        missing = self._missing(tables, self._capped(main + ahead), main)
+        missing = self._missing(tables, self._capped(main + ahead), main, encoder, True)
         wanted = {block for table in tables for block in table if block}
         free_hits = sum(block in self.pool.order for block in wanted)
         if sum(missing) > len(self.pool.order) - free_hits:
@@ -141,19 +165,19 @@ class NaiveCache:
         self.preempted.discard(name)
         for i, value in enumerate((1, len(tokens), length)):
             self.stats[first + i] += value
-        return self._grow(tables, missing, main)
+        return self._grow(tables, missing, main, True)
 
-    def extend(self, name: str, new: int, ahead: int) -> list[list[int]] | None:
+    def extend(self, name: str, new: int, ahead: int, encoder: int = 0) -> list[list[int]] | None:
         request = self.running[name]
         main = request.computed + sum(request.steps) + new
-        missing = self._missing(request.tables, self._capped(main + ahead), main)
+        missing = self._missing(request.tables, self._capped(main + ahead), main, encoder, False)
         gone = self._unreachable(request)
         last_holds = sum(self.pool.refs[request.tables[i][place]] == 1 for i, place in gone)
         if sum(missing) > len(self.pool.order) + last_holds:
             return None
         self.trim(name)
         request.steps.append(new)
-        return self._grow(request.tables, missing, main)
+        return self._grow(request.tables, missing, main, False)
 
     def _unreachable(self, request: NaiveRequest) -> list[tuple[int, int]]:
         """Blocks that neither the next token nor a later one attends to, tail first."""
@@ -183,7 +207,8 @@ class NaiveCache:
         if request.generation != self.generation:
             return
         known = min(computed, len(tokens) // self.unit * self.unit)
-        for i, group in enumerate(self.groups):
+        for i in self.reusable:
+            group = self.groups[i]
             end = self._findable(group, known) // group.block_size
             for place in range(request.decided[i], end):
                 block = request.tables[i][place]
@@ -194,7 +219,7 @@ class NaiveCache:
             request.decided[i] = max(request.decided[i], end)
 
     def _findable(self, group: CacheGroup, known: int) -> int:
-        if len(self.groups) == 1:
+        if len(self.reusable) == 1:
             return known
         aligned = known // self.alignment * self.alignment
         return min(known, aligned + (group.block_size if group.eagle and aligned else 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -653,3 +654,60 @@ def test_blocks_taken_beside_the_cache() -> None:
     cache.allocate(request, 33)
     assert not set(outside) & set(cache.block_table(request))
     cache.check(pinned=outside)
+
+
+@pytest.mark.parametrize("length", [-1, 1 << 62, 10**30, -(10**30), True, 8.0, None])
+@pytest.mark.parametrize("field", ["num_tokens", "shared_prefix_tokens"])
+def test_a_hit_of_no_lookup_is_refused_and_changes_nothing(field: str, length: Any) -> None:
+    cache = PrefixCache([CacheGroup("mamba", 4)], 20)
+    request = ask(cache, range(13))
+    cache.allocate(request, 12)
+    cache.commit(request, 12)
+    cache.free(request)
+    again = ask(cache, range(13))
+    hit = cache.lookup(again)
+    assert hit.num_tokens == 12
+    forged = hit._replace(**{field: length})
+    before = cache.pool.free_block_ids()
+    for call in (cache.allocate, cache.chunk_tokens):
+        with pytest.raises(InvalidArgumentError) as caught:
+            call(again, 1, forged)
+        assert caught.value.argument == "hit"
+    assert cache.pool.free_block_ids() == before
+    assert cache.num_running == 0
+
+
+def test_a_window_of_one_token_can_be_hit() -> None:
+    """No earlier token is attended to; the block before is held all the same, to know the hit."""
+    cache = PrefixCache([CacheGroup("sliding_window", 4, window=1)], 20)
+    request = ask(cache, range(13))
+    cache.allocate(request, 13)
+    cache.commit(request, 13)
+    cache.free(request)
+    again = ask(cache, range(13))
+    hit = cache.lookup(again)
+    assert hit.num_tokens == 12
+    assert cache.allocate(again, 1, hit) is not None
+    cache.commit(again, 13)
+    cache.trim(again)
+    assert list(map(bool, cache.block_table(again))) == [False, False, False, True]
+    cache.check()
+
+
+@pytest.mark.parametrize("kind", ["full_attention", "chunked_local", "sliding_window", "mamba"])
+def test_tokens_behind_the_longest_request_cannot_be_committed(kind: str) -> None:
+    """Such a step is allocated as far as there are slots: nothing behind them was computed."""
+    cache = PrefixCache([CacheGroup(kind, 4, window=6, chunk=8)], 20, max_model_len=10)
+    request = ask(cache, range(16))
+    assert cache.allocate(request, 16) is not None
+    with pytest.raises(InvalidArgumentError, match="and the 10 that have slots"):
+        cache.commit(request, 16)
+    assert (cache.num_computed_tokens(request), cache.pool.num_cached_hashes) == (0, 0)
+    cache.commit(request, 10)
+    assert cache.num_computed_tokens(request) == 10
+    cache.check()
+
+
+def test_a_cache_can_be_watched_without_holding_it() -> None:
+    cache = PrefixCache.single(10, 16)
+    assert weakref.ref(cache)() is cache

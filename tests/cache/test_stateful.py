@@ -21,16 +21,24 @@ from prefixhash.events import EventIndex
 from .naive import NaiveCache
 
 small = st.integers(0, 30)
+encoders = st.sampled_from([0, 0, 0, 5, 9])
 
 
 class CacheMachine(RuleBasedStateMachine):
     groups: tuple[CacheGroup, ...] = ()
     blocks = 14
+    longest = 60
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = PrefixCache(self.groups, self.blocks, max_model_len=60, events=True)
-        self.naive = NaiveCache(list(self.groups), self.blocks, 60)
+        self.cache = PrefixCache(
+            self.groups,
+            self.blocks,
+            max_model_len=self.longest,
+            events=True,
+            enable_caching=True,
+        )
+        self.naive = NaiveCache(list(self.groups), self.blocks, self.longest)
         self.index = EventIndex()
         self.hasher = BlockHasher(self.cache.hash_block_size)
         self.requests: list[Request] = []
@@ -117,14 +125,16 @@ class CacheMachine(RuleBasedStateMachine):
         assert (hit.num_tokens, found) == self.naive.lookup(self.tokens(request))
         self.hits[request.request_id] = hit
 
-    @rule(i=small, new=st.integers(1, 20), ahead=st.integers(0, 3))
-    def admit(self, i: int, new: int, ahead: int) -> None:
+    @rule(i=small, new=st.integers(1, 20), ahead=st.integers(0, 3), encoder=encoders)
+    def admit(self, i: int, new: int, ahead: int, encoder: int) -> None:
         """With an earlier lookup, which may be stale, or none."""
         request = self.pick(i, running=False)
         if request is not None:
-            self.try_admit(request, self.hits.get(request.request_id), new, ahead)
+            self.try_admit(request, self.hits.get(request.request_id), new, ahead, encoder)
 
-    def try_admit(self, request: Request, hit: CacheHit | None, new: int, ahead: int) -> None:
+    def try_admit(
+        self, request: Request, hit: CacheHit | None, new: int, ahead: int, encoder: int = 0
+    ) -> None:
         tables = list(map(list, hit.block_ids)) if hit else [[] for _ in self.groups]
         tokens = self.tokens(request)
         if self.naive.stale(tokens, tables):
@@ -132,8 +142,10 @@ class CacheMachine(RuleBasedStateMachine):
             return
         length = hit.num_tokens if hit else 0
         before = self.state()
-        expected = self.naive.admit(request.request_id, tokens, tables, length, new, ahead)
-        self.compare(self.cache.allocate(request, new, hit, ahead), expected, before)
+        name = request.request_id
+        expected = self.naive.admit(name, tokens, tables, length, new, ahead, encoder)
+        real = self.cache.allocate(request, new, hit, ahead, num_encoder_tokens=encoder)
+        self.compare(real, expected, before)
 
     def compare(self, real: Any, expected: Any, before: Any) -> None:
         if expected is None:
@@ -142,26 +154,86 @@ class CacheMachine(RuleBasedStateMachine):
         else:
             assert list(map(list, real)) == expected
 
-    @rule(i=small, new=st.integers(1, 12), ahead=st.integers(0, 3))
-    def extend(self, i: int, new: int, ahead: int) -> None:
+    @rule(i=small, new=st.integers(1, 12), ahead=st.integers(0, 3), encoder=encoders)
+    def extend(self, i: int, new: int, ahead: int, encoder: int) -> None:
         request = self.pick(i, running=True)
         if request is not None:
-            self.try_extend(request, new, ahead)
+            self.try_extend(request, new, ahead, encoder)
 
-    def try_extend(self, request: Request, new: int, ahead: int) -> bool:
+    def try_extend(self, request: Request, new: int, ahead: int, encoder: int = 0) -> bool:
         before = self.state()
-        expected = self.naive.extend(request.request_id, new, ahead)
-        real = self.cache.allocate(request, new, num_lookahead_tokens=ahead)
+        expected = self.naive.extend(request.request_id, new, ahead, encoder)
+        real = self.cache.allocate(
+            request, new, num_lookahead_tokens=ahead, num_encoder_tokens=encoder
+        )
         self.compare(real, expected, before)
         return real is not None
+
+    @rule(i=small, count=st.integers(1, 12), ahead=st.sampled_from([0, 0, 2]))
+    def decode(self, i: int, count: int, ahead: int) -> None:
+        """Token by token: most of these steps need no block and give none back."""
+        request = self.pick(i, running=True)
+        if request is None:
+            return
+        held = self.naive.running[request.request_id]
+        for _ in range(count):
+            end = held.computed + sum(held.steps) + 1
+            if end > self.longest or not self.try_extend(request, 1, ahead):
+                return
+            if request.num_tokens < end:
+                request.append_token_ids(end % 3)
+            self.do_commit(request, end)
+            self.same()
+
+    @rule(i=small, news=st.lists(st.integers(1, 9), max_size=4), ahead=st.integers(0, 3))
+    def extend_batch(self, i: int, news: list[int], ahead: int) -> None:
+        """As single calls in this order: the ones behind a refused one go on all the same."""
+        batch = self.pick_batch(i, len(news))
+        news = news[: len(batch)]
+        expected = [
+            self.naive.extend(request.request_id, new, ahead)
+            for request, new in zip(batch, news, strict=True)
+        ]
+        one = len(set(news)) == 1
+        real = self.cache.allocate_batch(batch, news[0] if one else news, ahead)
+        assert [found and list(map(list, found)) for found in real] == expected
+
+    def pick_batch(self, i: int, count: int) -> list[Request]:
+        running = [r for r in self.requests if r.request_id in self.naive.running]
+        first = i % len(running) if running else 0
+        return (running[first:] + running[:first])[:count]
+
+    @rule(i=small, rejected=st.lists(st.sampled_from([0, 0, 0, 1, 3]), max_size=4))
+    def commit_batch(self, i: int, rejected: list[int]) -> None:
+        batch = self.pick_batch(i, len(rejected))
+        numbers = [self.step_end(r, less) for r, less in zip(batch, rejected, strict=False)]
+        self.cache.commit_batch(batch, numbers)
+        for request, number in zip(batch, numbers, strict=True):
+            self.naive.commit(request.request_id, self.tokens(request), number)
+
+    @rule(i=small, count=st.integers(0, 4))
+    def commit_all_steps(self, i: int, count: int) -> None:
+        batch = self.pick_batch(i, count)
+        helds = [self.naive.running[request.request_id] for request in batch]
+        ends = [held.computed + sum(held.steps) for held in helds]
+        if max(ends, default=0) > self.longest:
+            self.refused(lambda: self.cache.commit_batch(batch))
+            return
+        self.cache.commit_batch(batch)
+        for request, end in zip(batch, ends, strict=True):
+            self.naive.commit(request.request_id, self.tokens(request), end)
 
     @rule(i=small, rejected=st.sampled_from([0, 0, 1, 3]))
     def commit(self, i: int, rejected: int) -> None:
         request = self.pick(i, running=True)
         if request is not None:
-            held = self.naive.running[request.request_id]
-            step = held.steps[0] if held.steps else 0
-            self.do_commit(request, held.computed + max(step - rejected, 0))
+            self.do_commit(request, self.step_end(request, rejected))
+
+    def step_end(self, request: Request, rejected: int) -> int:
+        """Where the oldest open step ends, as far as there are slots, without rejected tokens."""
+        held = self.naive.running[request.request_id]
+        step = held.steps[0] if held.steps else 0
+        return min(held.computed + max(step - rejected, 0), self.longest)
 
     def do_commit(self, request: Request, computed: int) -> None:
         self.cache.commit(request, computed)
@@ -235,6 +307,7 @@ class CacheMachine(RuleBasedStateMachine):
     def bad_calls(self, i: int, new: Any, ahead: Any) -> None:
         self.bad_numbers(i, new, ahead)
         self.bad_commit(i)
+        self.bad_batches(i)
         self.unknown_requests(i)
 
     def bad_numbers(self, i: int, new: Any, ahead: Any) -> None:
@@ -251,6 +324,22 @@ class CacheMachine(RuleBasedStateMachine):
         held = self.naive.running[request.request_id]
         for computed in (held.computed - 1, held.computed + sum(held.steps) + 1, None):
             self.refused(lambda n=computed: self.cache.commit(request, n))  # type: ignore[misc]
+
+    def bad_batches(self, i: int) -> None:
+        """The last of the batch is wrong: nothing is done for those before it."""
+        batch = self.pick_batch(i, 4)
+        waiting = self.pick(i, running=False)
+        numbers = [self.step_end(request, 0) for request in batch]
+        for bad in ([*batch, batch[0]] if batch else None, waiting and [*batch, waiting]):
+            if bad:
+                self.refused(lambda b=bad: self.cache.allocate_batch(b))  # type: ignore[misc]
+                self.refused(lambda b=bad: self.cache.commit_batch(b))  # type: ignore[misc]
+        self.refused(lambda: self.cache.allocate_batch(batch, [1] * (len(batch) + 1)))
+        self.refused(lambda: self.cache.commit_batch(batch, [*numbers, 1]))
+        if batch:
+            self.refused(lambda: self.cache.allocate_batch(batch, [1] * (len(batch) - 1) + [0]))
+            beyond = [*numbers[:-1], self.longest + 1]
+            self.refused(lambda: self.cache.commit_batch(batch, beyond))
 
     def unknown_requests(self, i: int) -> None:
         request = self.pick(i, running=False)
@@ -332,6 +421,17 @@ LAYOUTS = {
     "FullChunked": (full(4), CacheGroup("chunked_local", 4, chunk=6)),
     "FullMambaSliding": (full(4), CacheGroup("mamba", 4), sliding(4, 6)),
     "SlidingMamba": (sliding(4, 6), CacheGroup("mamba", 4)),
+    "SlidingSmall": (sliding(4, 2),),
+    "SlidingOne": (sliding(4, 1), full(2)),
+    "ChunkedSmall": (CacheGroup("chunked_local", 4, chunk=3), full(2)),
+    "MambaDrafts": (CacheGroup("mamba", 4, speculative_blocks=2),),
+    "FullMambaDrafts": (full(2), CacheGroup("mamba", 2, speculative_blocks=3)),
+    "FullCross": (full(4), CacheGroup("cross_attention", 2)),
+    "SlidingCrossEncoder": (
+        sliding(2, 3),
+        CacheGroup("cross_attention", 4),
+        CacheGroup("encoder_only", 8),
+    ),
 }
 
 
