@@ -67,7 +67,19 @@ CALLS = ("cold lookup", "warm lookup", "cold admission", "warm admission", "free
 
 
 def random_ids(rng: random.Random, count: int) -> list[int]:
-    return [rng.randrange(VOCABULARY) for _ in range(count)]
+    return rng.choices(range(VOCABULARY), k=count)
+
+
+def in_turns(sides: dict[str, Steps], a_round: Callable[[Steps, int], Times], n: int) -> Figures:
+    """The caches are not walked by the collector before every round: millions of objects."""
+    turns: dict[str, Callable[[int], Times]] = {
+        name: partial(a_round, side) for name, side in sides.items()
+    }
+    gc.collect()
+    gc.freeze()
+    figures = take_turns(turns, n)
+    gc.unfreeze()
+    return figures
 
 
 # -- decode --------------------------------------------------------------------------------
@@ -88,7 +100,8 @@ def start(side: Steps, count: int) -> list[Any]:
     return requests
 
 
-def decode_round(side: Steps, requests: list[Any], turn: int) -> Times:
+def decode_round(running: dict[int, list[Any]], side: Steps, turn: int) -> Times:
+    requests = running[id(side)]
     rng = random.Random(turn)
     tokens = [random_ids(rng, len(requests)) for _ in range(STEPS)]
 
@@ -112,11 +125,8 @@ def decodes(rounds: int, engine: bool) -> Figures:
         }
         if engine:
             sides["vllm"] = EngineSteps(kinds, size)
-        running = {side: start(steps, count) for side, steps in sides.items()}
-        turns: dict[str, Callable[[int], Times]] = {
-            side: partial(decode_round, steps, running[side]) for side, steps in sides.items()
-        }
-        figures[title] = take_turns(turns, rounds)["step"]
+        running = {id(side): start(side, count) for side in sides.values()}
+        figures[title] = in_turns(sides, partial(decode_round, running), rounds)["step"]
         check_alike(title, sides)
     return figures
 
@@ -130,7 +140,7 @@ def check_alike(title: str, sides: dict[str, Steps]) -> None:
 # -- growth --------------------------------------------------------------------------------
 
 
-def growth_round(side: Steps, tokens: int, turn: int) -> Times:
+def growth_round(tokens: int, side: Steps, turn: int) -> Times:
     """Seconds per prompt."""
     rng = random.Random(tokens * 1_000 + turn)
     count = max(PROMPTS) // tokens
@@ -176,17 +186,10 @@ def growth(rounds: int, engine: bool) -> dict[str, Figures]:
             sides["vllm"] = EngineSteps((FULL,), size)
         for steps in sides.values():
             steps.fill()
-        gc.collect()
-        gc.freeze()  # a million blocks: not to be walked before every round
         for tokens in PROMPTS:
-            turns: dict[str, Callable[[int], Times]] = {
-                side: partial(growth_round, steps, tokens) for side, steps in sides.items()
-            }
-            for call, times in take_turns(turns, rounds).items():
+            for call, times in in_turns(sides, partial(growth_round, tokens), rounds).items():
                 figures.setdefault(f"{call}, {tokens:,}", {})[f"{size:,}"] = times
         check_alike(f"pool of {size:,} blocks", sides)
-        del sides, turns
-        gc.unfreeze()
     return {f"{call}, {n:,}": figures[f"{call}, {n:,}"] for call in CALLS for n in PROMPTS}
 
 
