@@ -98,7 +98,7 @@ def watch(steps: int) -> int:
         raise SystemExit(f"--leak {steps}: give at least {PARTS * RUNNING} steps")
     print(f"hash kernel {KERNEL}, {cpu_name()}, Python {platform.python_version()}")
     workload = Workload()
-    for _ in range(max(steps // PARTS // RUNNING, 5_000)):  # warm-up: the pool fills, then evicts
+    for _ in range(max(steps // PARTS // RUNNING, 2_000)):  # warm-up: the pool fills, then evicts
         workload.step()
     start = resident_bytes()
     print(f"start: {start / 2**20:.1f} MiB", flush=True)
