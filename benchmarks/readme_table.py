@@ -6,7 +6,7 @@ Each rival runs in its own interpreter, pinned below, side by side with this pac
 every ratio is of medians from such a process. The interpreters must be of the Python version that
 the kernels were built for, and that of Dynamo needs `xxhash`, too. The paths may also stand in
 PREFIXHASH_VLLM_PYTHON and PREFIXHASH_DYNAMO_PYTHON; without one, its columns stay empty. What is
-measured is said in `bench_kernels.py`, `bench_pool.py` and `bench_traces.py`.
+measured is said in `bench_kernels.py`, `bench_pool.py`, `bench_steps.py` and `bench_traces.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench_steps import decode_table, growth_table
 from checkout import ROOT, cpu_name, make_parser
 
 VLLM = "0.33.0"
@@ -203,6 +204,9 @@ def main() -> int:
     size = str(args.request_blocks)
     pool = run(python, "bench_pool.py", "--rounds", args.rounds, "--request-blocks", size)
     print(pool_table(pool, kernels["dict"], args.request_blocks), end="\n\n")
+    steps = run(python, "bench_steps.py", "--rounds", args.rounds)
+    print(decode_table(steps["decode"]), end="\n\n")
+    print(growth_table(steps["growth"]), end="\n\n")
     traces = run(python, "bench_traces.py", *args.traces, "--rounds", "3")
     imports = {"ours": import_seconds(python, "prefixhash", 7)}
     if kernels["vllm"]:

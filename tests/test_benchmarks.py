@@ -73,6 +73,23 @@ def test_every_benchmark_loads_the_checkout_first(script: Path) -> None:
     if script.name == "checkout.py":
         return
     lines = script.read_text(encoding="utf-8").splitlines()
-    first = next(i for i, line in enumerate(lines) if line.startswith("from checkout import"))
+    loads = ("from checkout import", "import checkout")
+    first = next(i for i, line in enumerate(lines) if line.startswith(loads))
     package = [i for i, line in enumerate(lines) if "prefixhash" in line and "import" in line]
     assert all(i > first for i in package if lines[i].startswith(("import ", "from ")))
+
+
+def test_a_leak_is_told_by_the_exit_status(clone: Path) -> None:
+    flat = run(clone, "benchmarks/bench_steps.py", "--pure", "--leak", "640")
+    assert flat.returncode == 0, flat.stdout + flat.stderr
+    lines = flat.stdout.splitlines()
+    assert lines[1].startswith("start: ")
+    assert len(lines) == 13
+    nothing_allowed = (
+        "import sys; sys.path.insert(0, 'benchmarks'); sys.argv.append('--pure'); import leak; "
+        "leak.ALLOWED = -(1 << 40); sys.exit(leak.watch(640))"
+    )
+    assert run(clone, "-c", nothing_allowed).returncode == 1
+    refused = run(clone, "benchmarks/bench_steps.py", "--pure", "--leak", "1")
+    assert refused.returncode == 1
+    assert len(refused.stderr.splitlines()) == 1
