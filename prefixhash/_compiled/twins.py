@@ -6,6 +6,7 @@ from __future__ import annotations
 TWINS: dict[str, tuple[str, ...]] = {
     "cache": (
         "allocation",
+        "cache_state",
         "checks",
         "managers",
         "prefix_cache",

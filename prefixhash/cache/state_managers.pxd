@@ -6,9 +6,13 @@ cdef class MambaManager(AttentionManager):
     pass
 
 
-cdef class CrossAttentionManager(AttentionManager):
+cdef class UncachedManager(AttentionManager):
     pass
 
 
-cdef class EncoderOnlyManager(AttentionManager):
+cdef class CrossAttentionManager(UncachedManager):
+    pass
+
+
+cdef class EncoderOnlyManager(UncachedManager):
     pass

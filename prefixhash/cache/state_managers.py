@@ -119,56 +119,45 @@ class MambaManager(AttentionManager):
         return (place + 1) * self.block_size in step_ends
 
 
-class CrossAttentionManager(AttentionManager):
-    """Keys and values of the encoder's output: allocated once, never grown, never cached."""
+class UncachedManager(AttentionManager):
+    """What no hash of tokens stands for: nothing is found, nothing is published.
+
+    No token of the decoder wants a block.
+    """
 
     cacheable = False
     downward_closed = False
+
+    def num_slots(self, table: BlockTable) -> int:
+        """No step of the decoder wants a block."""
+        return UNBOUNDED
+
+    def blocks_to_admit(
+        self,
+        hit: Sequence[int],
+        num_computed: int,
+        tokens: int,
+        main: int,
+        encoder: int,
+        capped: bool,
+    ) -> int:
+        """As `blocks_wanted` of an empty table."""
+        return self.blocks_wanted(BlockTable([]), tokens, main, encoder)
+
+
+class CrossAttentionManager(UncachedManager):
+    """Keys and values of the encoder's output: allocated once, never grown, never cached."""
+
     hashes_suffice = False
 
     def blocks_wanted(self, table: BlockTable, tokens: int, main: int, encoder: int) -> int:
         """Blocks for the encoder's tokens."""
         return max(ceil_div(encoder, self.block_size) - len(table.blocks), 0)
 
-    def num_slots(self, table: BlockTable) -> int:
-        """The decoder's tokens want none."""
-        return UNBOUNDED
 
-    def blocks_to_admit(
-        self,
-        hit: Sequence[int],
-        num_computed: int,
-        tokens: int,
-        main: int,
-        encoder: int,
-        capped: bool,
-    ) -> int:
-        """Blocks for the encoder's tokens."""
-        return self.blocks_wanted(BlockTable([]), tokens, main, encoder)
-
-
-class EncoderOnlyManager(AttentionManager):
+class EncoderOnlyManager(UncachedManager):
     """Keeps nothing between steps."""
 
-    cacheable = False
-    downward_closed = False
-
     def blocks_wanted(self, table: BlockTable, tokens: int, main: int, encoder: int) -> int:
-        """None."""
-        return 0
-
-    def num_slots(self, table: BlockTable) -> int:
-        """No step wants any."""
-        return UNBOUNDED
-
-    def blocks_to_admit(
-        self,
-        hit: Sequence[int],
-        num_computed: int,
-        tokens: int,
-        main: int,
-        encoder: int,
-        capped: bool,
-    ) -> int:
         """None."""
         return 0

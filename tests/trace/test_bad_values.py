@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -231,7 +232,13 @@ for _name in DEFINITIONS:
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("values", [bad_values, numpy_values])
-def test_only_errors_of_the_package_are_raised(name: str, values: Callable[[], list[Any]]) -> None:
+def test_only_errors_of_the_package_are_raised(
+    name: str,
+    values: Callable[[], list[Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # some values name a file that is written
     call, arguments = CALLS[name]
     for argument in arguments:
         for value in values():
