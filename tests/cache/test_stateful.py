@@ -24,6 +24,12 @@ small = st.integers(0, 30)
 encoders = st.sampled_from([0, 0, 0, 5, 9])
 
 
+# A rule that finds no request to work on would do nothing, and most of a short history with it.
+requests_there = precondition(lambda machine: bool(machine.requests))
+some_run = precondition(lambda machine: bool(machine.naive.running))
+some_wait = precondition(lambda machine: len(machine.requests) > len(machine.naive.running))
+
+
 class CacheMachine(RuleBasedStateMachine):
     groups: tuple[CacheGroup, ...] = ()
     blocks = 14
@@ -95,6 +101,7 @@ class CacheMachine(RuleBasedStateMachine):
         if serve and leave and request.request_id in self.naive.running:
             self.release(request, preempt=False)
 
+    @some_wait
     @rule(i=small, chunk=st.sampled_from([4, 5, 7, 8, 60]))
     def serve_waiting(self, i: int, chunk: int) -> None:
         request = self.pick(i, running=False)
@@ -113,6 +120,7 @@ class CacheMachine(RuleBasedStateMachine):
             if not left or not self.try_extend(request, min(left, chunk), 0):
                 return
 
+    @some_wait
     @rule(i=small)
     def lookup(self, i: int) -> None:
         request = self.pick(i, running=False)
@@ -125,6 +133,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert (hit.num_tokens, found) == self.naive.lookup(self.tokens(request))
         self.hits[request.request_id] = hit
 
+    @some_wait
     @rule(i=small, new=st.integers(1, 20), ahead=st.integers(0, 3), encoder=encoders)
     def admit(self, i: int, new: int, ahead: int, encoder: int) -> None:
         """With an earlier lookup, which may be stale, or none."""
@@ -154,6 +163,7 @@ class CacheMachine(RuleBasedStateMachine):
         else:
             assert list(map(list, real)) == expected
 
+    @some_run
     @rule(i=small, new=st.integers(1, 12), ahead=st.integers(0, 3), encoder=encoders)
     def extend(self, i: int, new: int, ahead: int, encoder: int) -> None:
         request = self.pick(i, running=True)
@@ -169,6 +179,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.compare(real, expected, before)
         return real is not None
 
+    @some_run
     @rule(i=small, count=st.integers(1, 12), ahead=st.sampled_from([0, 0, 2]))
     def decode(self, i: int, count: int, ahead: int) -> None:
         """Token by token: most of these steps need no block and give none back."""
@@ -185,6 +196,7 @@ class CacheMachine(RuleBasedStateMachine):
             self.do_commit(request, end)
             self.same()
 
+    @some_run
     @rule(i=small, news=st.lists(st.integers(1, 9), max_size=4), ahead=st.integers(0, 3))
     def extend_batch(self, i: int, news: list[int], ahead: int) -> None:
         """As single calls in this order: the ones behind a refused one go on all the same."""
@@ -203,6 +215,7 @@ class CacheMachine(RuleBasedStateMachine):
         first = i % len(running) if running else 0
         return (running[first:] + running[:first])[:count]
 
+    @some_run
     @rule(i=small, rejected=st.lists(st.sampled_from([0, 0, 0, 1, 3]), max_size=4))
     def commit_batch(self, i: int, rejected: list[int]) -> None:
         batch = self.pick_batch(i, len(rejected))
@@ -211,6 +224,7 @@ class CacheMachine(RuleBasedStateMachine):
         for request, number in zip(batch, numbers, strict=True):
             self.naive.commit(request.request_id, self.tokens(request), number)
 
+    @some_run
     @rule(i=small, count=st.integers(0, 4))
     def commit_all_steps(self, i: int, count: int) -> None:
         batch = self.pick_batch(i, count)
@@ -223,6 +237,7 @@ class CacheMachine(RuleBasedStateMachine):
         for request, end in zip(batch, ends, strict=True):
             self.naive.commit(request.request_id, self.tokens(request), end)
 
+    @some_run
     @rule(i=small, rejected=st.sampled_from([0, 0, 1, 3]))
     def commit(self, i: int, rejected: int) -> None:
         request = self.pick(i, running=True)
@@ -239,13 +254,15 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache.commit(request, computed)
         self.naive.commit(request.request_id, self.tokens(request), computed)
 
+    @requests_there
     @rule(i=small, running=st.booleans(), ids=st.lists(small, max_size=9))
     def append(self, i: int, running: bool, ids: list[int]) -> None:
         request = self.pick(i, running=running)
-        if request is not None and request.num_tokens + len(ids) <= 60:
+        if request is not None and request.num_tokens + len(ids) <= self.longest:
             request.append_token_ids(ids)
             self.hits.pop(request.request_id, None)
 
+    @some_run
     @rule(i=small, preempt=st.booleans())
     def leave(self, i: int, preempt: bool) -> None:
         request = self.pick(i, running=True)
@@ -260,6 +277,7 @@ class CacheMachine(RuleBasedStateMachine):
             self.requests.remove(request)
         self.naive.release(request.request_id, preempt=preempt)
 
+    @some_wait
     @rule(i=small)
     def abort(self, i: int) -> None:
         request = self.pick(i, running=False)
@@ -268,6 +286,7 @@ class CacheMachine(RuleBasedStateMachine):
             self.naive.release(request.request_id, preempt=False)
             self.requests.remove(request)
 
+    @some_run
     @rule(i=small)
     def trim(self, i: int) -> None:
         request = self.pick(i, running=True)
@@ -277,16 +296,19 @@ class CacheMachine(RuleBasedStateMachine):
 
     # -- the pool --------------------------------------------------------------------------
 
+    @requests_there
     @rule(new_generation=st.sampled_from([False, False, False, False, True]))
     def reset(self, new_generation: bool) -> None:
         done = self.cache.reset(new_generation=new_generation)
         assert done == self.naive.reset(new_generation)
 
+    @requests_there
     @rule(block=st.integers(1, 13))
     def evict(self, block: int) -> None:
         self.cache.pool.evict([block])
         self.naive.pool.evict([block])
 
+    @requests_there
     @rule(block=st.integers(1, 13))
     def pin(self, block: int) -> None:
         if self.naive.pool.hashes(block) and len(self.pins) < 3:
@@ -294,6 +316,7 @@ class CacheMachine(RuleBasedStateMachine):
             self.naive.pool.touch([block])
             self.pins.append(block)
 
+    @requests_there
     @rule()
     def unpin(self) -> None:
         if self.pins:
@@ -303,6 +326,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     # -- calls that must be refused --------------------------------------------------------
 
+    @requests_there
     @rule(i=small, new=st.sampled_from([0, -1, None, 1.5]), ahead=st.sampled_from([-1, None]))
     def bad_calls(self, i: int, new: Any, ahead: Any) -> None:
         self.bad_numbers(i, new, ahead)
@@ -355,6 +379,7 @@ class CacheMachine(RuleBasedStateMachine):
             empty = CacheHit(0, tuple([] for _ in self.groups))
             self.refused(lambda: self.cache.allocate(request, 1, empty))
 
+    @some_wait
     @rule(i=small, place=st.integers(0, 3), block=st.integers(-2, 15))
     def forged_hit(self, i: int, place: int, block: int) -> None:
         request = self.pick(i, running=False)
