@@ -235,7 +235,7 @@ class PoolState:
                 if refs[block] == 0:
                     free += 1
         except (IndexError, TypeError, OverflowError):
-            return [self.ref_count(block) for block in ids].count(0)
+            return [self.ref_count(item) for item in ids].count(0)
         return free
 
     def check(self) -> None:
