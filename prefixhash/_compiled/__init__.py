@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterable, MutableSequence
+from functools import partial
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
+from operator import mul
 from pathlib import Path
 from types import ModuleType
 
@@ -71,15 +73,16 @@ def prefer_twins(path: MutableSequence[str], room: str) -> None:
         path.insert(0, str(_HOME / room))
 
 
-def flat_type(module_file: str) -> Callable[[Iterable[int]], MutableSequence[int]]:
+def flat_type(module_file: str, typecode: str) -> Callable[[Iterable[int]], MutableSequence[int]]:
     """What holds many integers best: a list for interpreted code, C integers for compiled code."""
+    return list if module_file.endswith(".py") else partial(array, typecode)
+
+
+def flat_zeros(module_file: str, typecode: str) -> Callable[[int], MutableSequence[int]]:
+    """The same, given how many zeros it shall hold."""
     if module_file.endswith(".py"):
-        return list
-    return _c_integers
-
-
-def _c_integers(values: Iterable[int]) -> array[int]:
-    return array("q", values)
+        return partial(mul, [0])
+    return lambda n: array(typecode, bytes(n * array(typecode).itemsize))
 
 
 NATIVE, WHY_NOT = _load()

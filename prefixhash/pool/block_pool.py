@@ -3,7 +3,7 @@
 Blocks are integers, 0 .. num_blocks - 1. Block 0 is the null block: it fills the places of a block
 table that need no memory, is never handed out, counted or freed, and serves inside as both ends of
 the circular free list. All state lies in flat lists that are indexed by block id, so the pool of a
-million blocks is five lists and no object per block; methods are batched and loop inside, with
+million blocks is a few lists and no object per block; methods are batched and loop inside, with
 plain integers only, so the same source can be compiled as it stands.
 
 Order of reuse, from first to last: freed blocks without a hash (the last call's first), blocks
@@ -20,7 +20,8 @@ from operator import length_hint
 from prefixhash._arguments import flag, integer
 from prefixhash.errors import OutOfBlocksError
 from prefixhash.events.records import Event, StoredTokens
-from prefixhash.pool.pool_state import PoolState
+from prefixhash.pool.index import BeyondDigests
+from prefixhash.pool.pool_state import MAX_HOLDS, PoolState
 from prefixhash.pool.refusals import (
     as_ids,
     check_about,
@@ -28,6 +29,7 @@ from prefixhash.pool.refusals import (
     check_lengths,
     check_sequence,
     refuse,
+    refuse_overflow,
 )
 
 
@@ -68,22 +70,23 @@ class BlockPool(PoolState):
             raise OutOfBlocksError(n, self._num_free)
         following = self._next
         refs = self._refs
-        hash_of = self._index.hash_of
-        taken: list[int] = []
-        evicted: list[int] = []
+        carried = self._index.carried
+        taken = [0] * n
+        cached = 0
         block = following[0]
-        for _ in range(n):
+        for position in range(n):
             refs[block] = 1
-            taken.append(block)
-            if hash_of[block] is not None:
-                evicted.append(block)
+            taken[position] = block
+            if carried[block]:
+                cached += 1
             block = following[block]
         following[0] = block
         self._prev[block] = 0
         self._num_free -= n
-        if evicted:
-            self._num_evictions += len(evicted)
-            self._forget(evicted)
+        self._num_holds += n
+        if cached:
+            self._num_evictions += cached
+            self._forget(taken)
         if self._residency is not None:
             self._residency.allocated(taken)
         return taken
@@ -92,12 +95,14 @@ class BlockPool(PoolState):
         """Hold the blocks once more; a free one that carries a hash leaves the order of reuse.
 
         Raises:
-            InvalidBlockError: an id is foreign, the null block, or a free block without a hash
-                (its content belongs to nobody).
+            InvalidBlockError: an id is foreign, the null block, a free block without a hash (its
+                content belongs to nobody), or held 2**31 - 1 times.
         """
         ids = as_ids(block_ids)
+        if self._num_holds + len(ids) > MAX_HOLDS:
+            refuse_overflow(ids, self._refs, MAX_HOLDS)
         refs = self._refs
-        hash_of = self._index.hash_of
+        carried = self._index.carried
         revived: list[int] = []
         good = False
         rest = iter(ids)
@@ -108,9 +113,9 @@ class BlockPool(PoolState):
                 if block <= 1 and (block <= 0 or item is True):
                     break
                 if count == 0:
-                    if hash_of[block] is None:
+                    if not carried[block]:
                         break
-                    revived.append(block)
+                    revived.append(item)
                 refs[block] = count + 1
             else:
                 good = True
@@ -121,6 +126,7 @@ class BlockPool(PoolState):
             for block in ids[:position]:
                 refs[block] -= 1
             refuse(ids, position, "touch", self.num_blocks)
+        self._num_holds += len(ids)
         if revived:
             self._unlink(revived)
         if self._residency is not None:
@@ -161,7 +167,7 @@ class BlockPool(PoolState):
         """
         ids = as_ids(block_ids)
         refs = self._refs
-        hash_of = self._index.hash_of
+        carried = self._index.carried
         following = self._next
         before = self._prev
         # The chains hang on the two dummies until all ids have proved good; links of blocks in
@@ -179,7 +185,7 @@ class BlockPool(PoolState):
                     break
                 if count == 1:
                     refs[block] = 0
-                    if hash_of[block] is not None:
+                    if carried[block]:
                         following[back] = block
                         before[block] = back
                         back = block
@@ -202,6 +208,7 @@ class BlockPool(PoolState):
                 refs[block] += 1
             refuse(ids, position, "free", self.num_blocks)
         self._num_free += len(ids) - kept
+        self._num_holds -= len(ids)
         self._splice(front, back)
 
     def _splice(self, front: int, back: int) -> None:
@@ -257,12 +264,26 @@ class BlockPool(PoolState):
             pass  # a foreign id: refused below, as the other bad ones are
         if not good:
             refuse(ids, len(ids) - 1 - length_hint(rest), "cache", self.num_blocks)
-        check_hashes(block_hashes)
+        if not self._index.all_digests(block_hashes):
+            check_hashes(block_hashes)
         if self._log is not None and about is not None:
             check_about(about, len(ids))
-        if not self.enable_caching:
-            return
-        fresh = self._index.add(ids, block_hashes, group)
+        if self.enable_caching:
+            self._store(ids, block_hashes, group, about)
+
+    def _store(
+        self,
+        ids: Sequence[int],
+        block_hashes: Sequence[Hashable],
+        group: int,
+        about: StoredTokens | None,
+    ) -> None:
+        fresh: list[int] | None = None if self._log is None else []
+        try:
+            self._index.add(ids, block_hashes, group, fresh)
+        except BeyondDigests:
+            self._change_over()
+            self._index.add(ids, block_hashes, group, fresh)
         if self._log is not None and fresh:
             self._log.stored(block_hashes, fresh, group, about)
 
@@ -272,21 +293,23 @@ class BlockPool(PoolState):
         Raises:
             InvalidBlockError: an id is foreign.
         """
-        hash_of = self._index.hash_of
+        carried = self._index.carried
         ids = dict.fromkeys(map(self._known, as_ids(block_ids)))
-        cached = [block for block in ids if hash_of[block] is not None]
+        cached = [block for block in ids if carried[block]]
         if cached:
             self._forget(cached)
 
-    def _forget(self, cached: list[int]) -> None:
-        if self._log is None:
-            self._index.drop(cached, None)
-        else:
-            gone: list[tuple[int, Hashable]] = []
-            self._index.drop(cached, gone)
+    def _forget(self, blocks: list[int]) -> None:
+        """Drop the hashes of those that carry any, and tell who wants to know."""
+        gone: list[tuple[int, Hashable]] | None = None if self._log is None else []
+        evicted: list[int] = []
+        if self._residency is not None:
+            evicted = [block for block in blocks if self._index.carried[block]]
+        self._index.drop(blocks, gone)
+        if self._log is not None and gone:
             self._log.removed(gone)
         if self._residency is not None:
-            self._residency.evicted(cached)
+            self._residency.evicted(evicted)
 
     def reset(self, *, force: bool = False) -> bool:
         """Drop every hash; False, and nothing done, while blocks are held.

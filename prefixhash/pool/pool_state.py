@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from operator import index
+from itertools import islice
+from operator import index as to_index
 
 from prefixhash._arguments import flag, integer, is_integer, text
-from prefixhash._compiled import flat_type
+from prefixhash._compiled import flat_type, flat_zeros
 from prefixhash.errors import InvalidArgumentError, InvariantError
 from prefixhash.events.log import EventLog
 from prefixhash.events.records import MEDIUM_GPU
-from prefixhash.pool.index import HashIndex
+from prefixhash.pool.index import BeyondDigests, HashIndex
 from prefixhash.pool.refusals import (
     as_ids,
     check_lengths,
@@ -20,9 +21,11 @@ from prefixhash.pool.refusals import (
 )
 from prefixhash.pool.residency import ResidencySampler
 
-_flat = flat_type(__file__)
-# Ids fit into the 32-bit block tables of engines.
-MAX_BLOCKS = 2**31 - 1
+_flat = flat_type(__file__, "i")
+_zeros = flat_zeros(__file__, "i")
+# Ids fit into the 32-bit block tables of engines; so do those of the list heads, and the counts.
+MAX_BLOCKS = 2**31 - 2
+MAX_HOLDS = 2**31 - 1
 _DUMMIES = 2  # list heads behind the last block: chains are built without a test for empty
 
 
@@ -37,6 +40,7 @@ class PoolState:
         "_next",
         "_num_evictions",
         "_num_free",
+        "_num_holds",
         "_prev",
         "_refs",
         "_residency",
@@ -58,11 +62,12 @@ class PoolState:
         )
         self.num_blocks = num_blocks
         self.enable_caching = flag("enable_caching", enable_caching)
-        self._refs = _flat([0] * num_blocks)
+        self._refs = _zeros(num_blocks)
         # Circular list through the null block; links of a block that is in use are meaningless.
         self._next = _flat([*range(1, num_blocks), 0, *[0] * _DUMMIES])
         self._prev = _flat([num_blocks - 1, *range(num_blocks - 1), *[0] * _DUMMIES])
         self._num_free = num_blocks - 1
+        self._num_holds = 0  # on all blocks together: no block can be held more often
         self._num_evictions = 0
         self._index = HashIndex(num_blocks)
         self._log = EventLog(medium) if flag("events", events) else None
@@ -85,7 +90,7 @@ class PoolState:
     @property
     def num_cached_hashes(self) -> int:
         """Different (group, hash) keys that a lookup finds; copies count once."""
-        return sum(map(len, self._index.served.values()))
+        return self._index.num_keys()
 
     @property
     def num_evictions(self) -> int:
@@ -109,7 +114,7 @@ class PoolState:
 
     def block_hash(self, block_id: int) -> Hashable | None:
         """The first hash of the block, or None."""
-        return self._index.hash_of[self._known(block_id)]
+        return self._index.first_hash(self._known(block_id))
 
     def block_hashes(self, block_id: int) -> list[tuple[int, Hashable]]:
         """Every (group, hash) that the block carries, oldest first."""
@@ -127,30 +132,64 @@ class PoolState:
         """The block that carries the hash, None without one; of several, the first cached. O(1)."""
         if type(group) is not int or group < 0:
             group = integer("group", group)
-        served = self._index.served.get(group)
         try:
-            return None if served is None else served.get(block_hash)
+            served = self._index.served.get(group)
+            # Without a dictionary the group is unknown, or the index keeps none.
+            return self._find(block_hash, group) if served is None else served.get(block_hash)
         except TypeError as error:
             refuse_unhashable(block_hash, error)
 
-    def longest_prefix(self, block_hashes: Iterable[Hashable], group: int = 0) -> list[int]:
-        """The blocks of the hashes up to the first one that no block carries. O(result)."""
+    def _find(self, block_hash: Hashable, group: int) -> int | None:
+        try:
+            return self._index.find(block_hash, group)
+        except BeyondDigests:
+            self._change_over()
+            return self._index.find(block_hash, group)
+
+    def _change_over(self) -> None:
+        """Go on with the index that takes every hashable value. O(number of blocks), once."""
+        self._index = self._index.generic()
+
+    def longest_prefix(
+        self, block_hashes: Iterable[Hashable], group: int = 0, limit: int | None = None
+    ) -> list[int]:
+        """The blocks of the hashes up to the first one that no block carries. O(result).
+
+        Args:
+            block_hashes: a list or tuple, or any iterable, of which no more is taken than needed.
+            group: in which index.
+            limit: at most so many hashes are looked at; None for all.
+
+        Raises:
+            InvalidArgumentError: no such hashes, group or limit.
+        """
         if type(group) is not int or group < 0:
             group = integer("group", group)
+        if limit is not None and (type(limit) is not int or limit < 0):
+            limit = integer("limit", limit, meaning=", or None")
         if not isinstance(block_hashes, Iterable) or isinstance(block_hashes, (str, bytes)):
             check_sequence(block_hashes)  # refuses it
-        found: list[int] = []
-        served = self._index.served.get(group)
-        if served is None:
-            return found
         try:
-            for block_hash in block_hashes:
-                block = served.get(block_hash)
-                if block is None:
-                    break
-                found.append(block)
+            return self._find_run(block_hashes, group, limit)
         except TypeError as error:
             refuse_unhashable(block_hashes, error)
+
+    def _find_run(
+        self, block_hashes: Iterable[Hashable], group: int, limit: int | None
+    ) -> list[int]:
+        try:
+            found = self._index.find_run(block_hashes, group, limit)
+        except BeyondDigests:
+            self._change_over()
+            found = self._index.find_run(block_hashes, group, limit)
+        if found is not None:
+            return found
+        found = []
+        for block_hash in islice(block_hashes, limit):
+            block = self._find(block_hash, group)
+            if block is None:
+                break
+            found.append(block)
         return found
 
     def carries(
@@ -164,21 +203,23 @@ class PoolState:
         group = integer("group", group)
         block_ids = as_ids(block_ids)
         check_lengths(block_ids, block_hashes)
-        hash_of = self._index.hash_of
-        group_of = self._index.group_of
         try:
-            # The usual case, two comparisons of whole lists: every block's first hash is the one.
-            if (
-                [hash_of[block] for block in block_ids] == list(block_hashes)
-                and [group_of[block] for block in block_ids].count(group) == len(block_ids)
-                and min(block_ids, default=1) > 0
-            ):
+            if self._index.first_hashes_are(block_ids, block_hashes, group):
                 return True
         except (IndexError, TypeError):
             pass  # a foreign id: named below
-        carries = self._index.carries
+        try:
+            return self._all_carry(block_ids, block_hashes, group)
+        except BeyondDigests:
+            self._change_over()
+            return self._all_carry(block_ids, block_hashes, group)
+
+    def _all_carry(
+        self, block_ids: Sequence[int], block_hashes: Sequence[Hashable], group: int
+    ) -> bool:
+        index = self._index
         pairs = zip(map(self._known, block_ids), block_hashes, strict=True)
-        return all(carries(block, block_hash, group) for block, block_hash in pairs)
+        return all(index.carries(block, block_hash, group) for block, block_hash in pairs)
 
     def count_free(self, block_ids: Iterable[int]) -> int:
         """How many of the blocks nobody holds. O(blocks).
@@ -186,11 +227,16 @@ class PoolState:
         Raises:
             InvalidBlockError: an id is foreign.
         """
+        ids = as_ids(block_ids)
         refs = self._refs
+        free = 0
         try:
-            return [refs[block] for block in block_ids].count(0)
+            for block in ids:
+                if refs[block] == 0:
+                    free += 1
         except (IndexError, TypeError, OverflowError):
-            return [self.ref_count(block) for block in as_ids(block_ids)].count(0)
+            return [self.ref_count(item) for item in ids].count(0)
+        return free
 
     def check(self) -> None:
         """Walk every invariant. O(number of blocks), for tests and debugging.
@@ -207,10 +253,12 @@ class PoolState:
         for block, count in enumerate(self._refs):
             if count < 0:
                 raise InvariantError(f"block {block} is held {count} times")
+        if sum(self._refs) != self._num_holds:
+            raise InvariantError(f"{sum(self._refs)} holds, {self._num_holds} were counted")
         free = {block for block in range(1, self.num_blocks) if self._refs[block] == 0}
         if free != set(order) or len(order) != len(free) or self._refs[0] != 0:
             raise InvariantError(f"blocks not held {sorted(free)} differ from free list {order}")
-        if self._index.hash_of[0] is not None:
+        if self._index.carried[0]:
             raise InvariantError("the null block carries a hash")
         self._index.check()
         if self._log is not None and self._log.reported != self._index.keys():
@@ -227,7 +275,7 @@ class PoolState:
 
     def _known(self, block_id: int) -> int:
         if type(block_id) is not int and is_integer(block_id):
-            block_id = index(block_id)
+            block_id = to_index(block_id)
         if type(block_id) is not int or not 0 <= block_id < self.num_blocks:
             refuse_foreign(block_id, self.num_blocks)
         return block_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from operator import index
 from typing import NoReturn
@@ -103,3 +104,11 @@ def refuse(ids: Sequence[int], position: int, call: str, num_blocks: int) -> NoR
     else:
         problem = f"is free and holds nobody's data: allocate it before {call}()"
     raise InvalidBlockError("block_ids", block, problem)
+
+
+def refuse_overflow(ids: Sequence[int], refs: Sequence[int], most: int) -> None:
+    """Refuse one hold more on a block than can be counted; other bad ids are for others to name."""
+    for block, times in Counter(ids).items():
+        if is_integer(block) and 0 <= block < len(refs) and refs[block] + times > most:
+            problem = f"is held {refs[block]} times, {most} can be counted: free it first"
+            raise InvalidBlockError("block_ids", block, problem)

@@ -572,6 +572,6 @@ def test_check_finds_damage() -> None:
 
 def test_check_finds_a_missing_event() -> None:
     pool = BlockPool(6, events=True)
-    pool._index.add(pool.allocate(1), [b"a"], 0)
+    pool._index.add(pool.allocate(1), [b"a"], 0, None)
     with pytest.raises(InvariantError, match="events"):
         pool.check()
