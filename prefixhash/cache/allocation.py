@@ -113,8 +113,8 @@ class Allocator:
         tokens = min(main + lookahead, self._longest)
         needs = []
         total = 0
-        for manager, table in zip(self._managers, held.tables, strict=True):
-            need = manager.blocks_wanted(table, tokens, main, encoder)
+        for manager in self._managers:
+            need = manager.blocks_wanted(held.tables[manager.group], tokens, main, encoder)
             needs.append(need)
             total += need
         places = self._out_of_reach(held) if self._recycles else []
@@ -134,7 +134,9 @@ class Allocator:
         new: list[Sequence[int]] = []
         start = 0
         num_slots = next_release = UNBOUNDED
-        for manager, table, need in zip(self._managers, held.tables, needs, strict=True):
+        for manager in self._managers:
+            table = held.tables[manager.group]
+            need = needs[manager.group]
             if need:
                 ids = taken[start : start + need] if need < total else taken
                 start += need

@@ -1,5 +1,6 @@
 # C types for `cache_state.py` where it is compiled; interpreted, nothing of this exists.
 from prefixhash.cache.allocation cimport Allocator
+from prefixhash.cache.checks cimport HashCheck
 from prefixhash.cache.publish cimport Publisher
 from prefixhash.cache.search cimport HitSearch
 from prefixhash.cache.tables cimport Held
@@ -21,6 +22,7 @@ cdef class CacheState:
     cdef object _verifier
     cdef Allocator _allocator
     cdef object _hasher
+    cdef HashCheck _hash_check
     cdef bint _report_reuse
     cdef bint _whole_sequence
     cdef Py_ssize_t _longest

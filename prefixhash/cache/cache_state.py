@@ -9,8 +9,8 @@ from prefixhash._arguments import integer
 from prefixhash.cache.allocation import Allocator
 from prefixhash.cache.build import CacheParts
 from prefixhash.cache.checks import (
+    HashCheck,
     check_cache,
-    check_hashes,
     check_request,
     check_shape,
     check_unchanged,
@@ -54,6 +54,7 @@ class CacheState:
         self._allocator = Allocator(parts.managers, parts.pool, options)
         # Read at every call: kept beside the options, from which they come.
         self._hasher = options.block_hasher
+        self._hash_check = HashCheck(self.hash_block_size, options.block_hasher)
         self._report_reuse = options.report_reuse
         self._whole_sequence = options.whole_sequence
         self._longest = UNBOUNDED if options.max_model_len is None else options.max_model_len
@@ -78,7 +79,7 @@ class CacheState:
         check_request(request)
         if not self._caching:
             return self._no_hit
-        check_hashes(request, self.hash_block_size, self._hasher)
+        self._hash_check.check(request)
         limit = request.num_tokens - 1  # the last token is computed in any case
         hit = self._search.find(request.block_hashes, limit)
         while self._verifier is not None and hit.num_tokens:

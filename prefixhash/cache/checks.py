@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from prefixhash._arguments import integer, is_integer, sequence, text
 from prefixhash.cache.interface import CachedRequest, CacheHit
@@ -38,47 +38,82 @@ def check_request(request: Any) -> None:
     text("request.request_id", request.request_id, error=InvalidRequestError)
 
 
-def check_hashes(request: CachedRequest, hash_block_size: int, hasher: Any) -> None:
-    """Refuse a request that is hashed at another block size or by another profile, or not at all.
+class HashCheck:
+    """Refuses requests that are hashed at another block size, by another profile, or not at all.
 
     Hashes of smaller blocks would stand for more tokens than they cover: wrong reuse. Hashes of
     larger blocks or another profile, or none, would never be hit. Of a request that does not say
     what hashed it, only the number of hashes is looked at; a profile that looks ahead completes a
     block late.
+
+    Args:
+        block_size: tokens of a block that is hashed.
+        hasher: the cache's own, or None.
     """
-    count = len(request.block_hashes)
-    own = getattr(request, "block_hasher", None)
-    if own is not None and own is not hasher:
-        _check_hasher(own, hash_block_size, hasher)
-    count_full = getattr(own or hasher, "num_full_blocks", None)
-    if count_full is not None:
-        most = least = count_full(request.num_tokens)
-    else:
-        most = request.num_tokens // hash_block_size
-        least = most - 1
-    if least <= count <= most:
-        return
-    raise InvalidRequestError(
-        "block_hashes",
-        count,
-        f"{request.num_tokens} tokens make {most} hashes at {hash_block_size} tokens each: "
-        f"give the request a BlockHasher({hash_block_size}), or build the cache with "
-        "another hash_block_size or with enable_caching=False",
-    )
 
+    __slots__ = ("_ahead", "_block_size", "_hasher", "_known")
 
-def _check_hasher(own: Any, hash_block_size: int, hasher: Any) -> None:
-    if getattr(own, "block_size", hash_block_size) != hash_block_size:
+    def __init__(self, block_size: int, hasher: Any) -> None:
+        self._block_size = block_size
+        self._hasher = hasher
+        # The last hasher that was found good and says that it completes a block so many tokens
+        # behind its end: requests mostly share one, and counting needs no call of it.
+        self._known: Any = None
+        self._ahead = 0
+
+    def check(self, request: CachedRequest) -> None:
+        """Raise InvalidRequestError unless the request's hashes are those of all its full blocks.
+
+        O(1).
+        """
+        own = getattr(request, "block_hasher", None)
+        if own is None or own is not self._known:
+            self._check_slowly(request, own)
+            return
+        count = len(request.block_hashes)
+        hashable = request.num_tokens - self._ahead
+        if hashable < 0 or hashable // self._block_size != count:
+            self._check_slowly(request, own)  # says what is wrong
+
+    def _check_slowly(self, request: CachedRequest, own: Any) -> None:
+        if own is not None and own is not self._hasher:
+            self._check_hasher(own)
+        count = len(request.block_hashes)
+        count_full = getattr(own or self._hasher, "num_full_blocks", None)
+        if count_full is not None:
+            most = least = count_full(request.num_tokens)
+        else:
+            most = request.num_tokens // self._block_size
+            least = most - 1
+        if not least <= count <= most:
+            self._refuse(request, count, most)
+        tokens_of = getattr(own, "num_tokens_of", None)
+        if tokens_of is not None and own.block_size == self._block_size:
+            self._known, self._ahead = own, tokens_of(0)
+
+    def _check_hasher(self, own: Any) -> None:
+        size, hasher = self._block_size, self._hasher
+        if getattr(own, "block_size", size) != size:
+            raise InvalidRequestError(
+                "block_hasher",
+                own,
+                f"hashes at another block size: give the request a BlockHasher({size}), or "
+                "build the cache with another hash_block_size",
+            )
+        profile = getattr(hasher, "profile", None)
+        if profile is not None and getattr(own, "profile", profile) != profile:
+            raise InvalidRequestError(
+                "block_hasher", own, f"is not what this cache was built with: {hasher!r}"
+            )
+
+    def _refuse(self, request: CachedRequest, count: int, most: int) -> NoReturn:
+        size = self._block_size
         raise InvalidRequestError(
-            "block_hasher",
-            own,
-            f"hashes at another block size: give the request a BlockHasher({hash_block_size}), or "
-            "build the cache with another hash_block_size",
-        )
-    profile = getattr(hasher, "profile", None)
-    if profile is not None and getattr(own, "profile", profile) != profile:
-        raise InvalidRequestError(
-            "block_hasher", own, f"is not what this cache was built with: {hasher!r}"
+            "block_hashes",
+            count,
+            f"{request.num_tokens} tokens make {most} hashes at {size} tokens each: "
+            f"give the request a BlockHasher({size}), or build the cache with "
+            "another hash_block_size or with enable_caching=False",
         )
 
 

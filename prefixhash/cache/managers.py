@@ -8,7 +8,6 @@ the length of the encoder's output, which cross attention alone stores.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any, ClassVar
 
 from prefixhash.cache.options import CacheOptions, GroupShape
@@ -78,7 +77,7 @@ class AttentionManager:
         blocks = max(max_tokens, 0) // self.block_size
         found = []
         for group in groups:
-            ids = self.pool.longest_prefix(islice(hashes, blocks), group)
+            ids = self.pool.longest_prefix(hashes, group, blocks)
             found.append(ids)
             blocks = len(ids)
         num_tokens = max(blocks - self.margin, 0) * self.block_size

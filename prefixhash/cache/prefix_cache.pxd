@@ -15,5 +15,7 @@ cdef class PrefixCache(CacheState):
     )
     @cython.locals(number=Py_ssize_t)
     cdef Py_ssize_t _check_commit(self, Held held, object num_computed) except? -1
-    @cython.locals(closed=Py_ssize_t, known=Py_ssize_t, end=Py_ssize_t)
+    @cython.locals(closed=Py_ssize_t)
     cdef object _commit(self, Held held, Py_ssize_t num_computed)
+    @cython.locals(end=Py_ssize_t)
+    cdef object _publish(self, Held held, Py_ssize_t num_computed, object ends)

@@ -9,7 +9,6 @@ from prefixhash._arguments import flag, integer
 from prefixhash.cache.cache_state import CacheState
 from prefixhash.cache.checks import (
     check_commit,
-    check_hashes,
     check_hit,
     check_request,
     check_unchanged,
@@ -162,7 +161,7 @@ class PrefixCache(CacheState):
             hit = self._no_hit
         else:
             if caching:
-                check_hashes(request, self.hash_block_size, self._hasher)
+                self._hash_check.check(request)
             check_hit(request, hit, self._managers, self.pool, self.hash_block_size)
         if self._verifier is not None:
             held.records = self._verifier.records_of(request, hit, self._managers)
@@ -237,27 +236,31 @@ class PrefixCache(CacheState):
         """The number as an `int`. Whatever `commit` refuses is refused here."""
         number = check_commit(held, num_computed, self._longest)
         if number >= held.next_publish and held.generation == self.generation:
-            check_hashes(held.request, self.hash_block_size, self._hasher)
+            self._hash_check.check(held.request)
         return number
 
     def _commit(self, held: Held, num_computed: int) -> None:
         """Close the steps that are over, and publish what they complete."""
-        if num_computed < held.next_publish and held.is_whole_step(num_computed):
-            # Most steps of a decode: nothing rejected, nothing to publish.
-            if self._has_state and not num_computed % self.hash_block_size:
+        if held.is_whole_step(num_computed):  # most steps of a decode: nothing rejected
+            if num_computed >= held.next_publish:
+                self._publish(held, num_computed, (num_computed,))
+            elif self._has_state and not num_computed % self.hash_block_size:
                 held.step_ends.add(num_computed)
             held.close_step(num_computed)
             return
         closed, ends, rejected = held.steps_until(num_computed)
-        known = min(num_computed, held.request.num_tokens)
+        self._publish(held, num_computed, ends)
+        held.close_steps(num_computed, closed, rejected)
+
+    def _publish(self, held: Held, num_computed: int, ends: Sequence[int]) -> None:
+        """Make findable what steps with these ends complete; remember where a state may lie."""
         if num_computed >= held.next_publish and held.generation == self.generation:
-            self._publisher.publish(held, known, ends)
+            self._publisher.publish(held, min(num_computed, held.request.num_tokens), ends)
             held.seal(num_computed, self.hash_block_size)
         elif self._has_state:
             for end in ends:
                 if not end % self.hash_block_size:
                     held.step_ends.add(end)
-        held.close_steps(num_computed, known, closed, rejected)
 
     # -- end -------------------------------------------------------------------------------
 

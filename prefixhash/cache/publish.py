@@ -47,13 +47,18 @@ class Retention(NamedTuple):
         return [end for end in ends if end > 0]
 
 
-class _Run(NamedTuple):
-    """Consecutive blocks of one group that become findable together."""
+class Run:
+    """Consecutive blocks of one group that become findable together; `start` is their place."""
 
-    manager: AttentionManager
-    start: int
-    ids: list[int]
-    hashes: Sequence[bytes]
+    __slots__ = ("hashes", "ids", "manager", "start")
+
+    def __init__(
+        self, manager: AttentionManager, start: int, ids: list[int], hashes: Sequence[bytes]
+    ) -> None:
+        self.manager = manager
+        self.start = start
+        self.ids = ids
+        self.hashes = hashes
 
 
 class Publisher:
@@ -87,24 +92,27 @@ class Publisher:
         exact = held.step_ends.union(step_ends) if self.has_state else held.step_ends
         known = max(num_tokens - held.lookahead, 0)
         hashed = min(known, len(held.request.block_hashes) * self._hash_block_size)
-        runs: list[_Run] = []
-        ends: list[int] = []
+        runs: list[Run] = []
         for manager in self._managers:
             table = held.tables[manager.group]
             end = self._findable(hashed, manager) // manager.block_size
-            ends.append(end)
             if end > table.num_cached:
-                runs += self._runs(held, manager, table, end, exact)
+                self._collect(runs, held, manager, table, end, exact)
         # Everything that may fail (extra keys of media) comes before the first change.
-        about = self._describe(held.request, runs)
+        about = self._tell(held.request, runs) if self._pool.events_enabled else None
         if self._verifier is not None:
             self._verifier.record(held.request, held.records, hashed // self._hash_block_size)
-        for run, stored in zip(runs, about, strict=True):
+        for i in range(len(runs)):
+            run = runs[i]
+            stored = None if about is None else about[i]
             self._pool.cache(run.ids, run.hashes, run.manager.group, stored)
-            self._remember(held, run)
-        for manager, end in zip(self._managers, ends, strict=True):
+            if self._verifier is not None:
+                self._remember(self._verifier, held, run)
+        for manager in self._managers:
             table = held.tables[manager.group]
-            table.num_cached = max(table.num_cached, end)
+            end = self._findable(hashed, manager) // manager.block_size
+            if end > table.num_cached:
+                table.num_cached = end
         if self.has_state:
             held.step_ends = {end for end in exact if end > hashed - hashed % self._alignment}
 
@@ -117,25 +125,31 @@ class Publisher:
             return min(num_tokens, aligned + manager.block_size)
         return aligned
 
-    def _runs(
-        self, held: Held, manager: AttentionManager, table: BlockTable, end: int, exact: set[int]
-    ) -> list[_Run]:
+    def _collect(
+        self,
+        runs: list[Run],
+        held: Held,
+        manager: AttentionManager,
+        table: BlockTable,
+        end: int,
+        exact: set[int],
+    ) -> None:
+        """Append the runs among the blocks up to `end` on which nothing was decided yet."""
         start = table.num_cached
         factor = manager.block_size // self._hash_block_size
         hashes = coarse_run(held.request.block_hashes, factor, start, end)
         if manager.downward_closed:
-            return [_Run(manager, start, table.blocks[start:end], hashes)]
+            runs.append(Run(manager, start, table.blocks[start:end], hashes))
+            return
         boundaries = self._retention.boundaries(held.request, held.junction)
         mask = manager.keep_mask(start, end, self._retention.interval, boundaries)
-        runs: list[_Run] = []
         first = start
         for place in range(start, end + 1):
             if place == end or not self._wanted(exact, manager, table, mask, start, place):
                 if place > first:
                     ids, keys = table.blocks[first:place], hashes[first - start : place - start]
-                    runs.append(_Run(manager, first, ids, keys))
+                    runs.append(Run(manager, first, ids, keys))
                 first = place + 1
-        return runs
 
     @staticmethod
     def _wanted(
@@ -150,19 +164,17 @@ class Publisher:
             return False
         return manager.is_exact(place, exact)
 
-    def _remember(self, held: Held, run: _Run) -> None:
-        if self._verifier is None:
-            return
+    def _remember(self, verifier: TokenVerifier, held: Held, run: Run) -> None:
         factor = run.manager.block_size // self._hash_block_size
         for offset, block in enumerate(run.ids):
             record = held.records[(run.start + offset + 1) * factor - 1]
-            self._verifier.published(block, run.manager.group, record)
+            verifier.published(block, run.manager.group, record)
 
     # -- events ----------------------------------------------------------------------------
 
     def describe_reuse(
         self, request: CachedRequest, block_ids: Sequence[Sequence[int]]
-    ) -> list[tuple[_Run, StoredTokens]]:
+    ) -> list[tuple[Run, StoredTokens]]:
         """What `report_reuse` says of the blocks of a hit; nothing without events."""
         runs = []
         for manager in self._managers if self._pool.events_enabled else ():
@@ -171,22 +183,15 @@ class Publisher:
             factor = manager.block_size // self._hash_block_size
             hashes = coarse_run(request.block_hashes, factor, first, len(ids))
             if hashes:
-                runs.append(_Run(manager, first, list(ids[first:]), hashes))
+                runs.append(Run(manager, first, list(ids[first:]), hashes))
         return list(zip(runs, self._tell(request, runs), strict=True))
 
-    def report_reuse(self, described: Iterable[tuple[_Run, StoredTokens]]) -> None:
+    def report_reuse(self, described: Iterable[tuple[Run, StoredTokens]]) -> None:
         """Report the blocks of a hit once more, for consumers that missed them."""
         for run, about in described:
             self._pool.report_reuse(run.hashes, run.manager.group, about)
 
-    def _describe(
-        self, request: CachedRequest, runs: Sequence[_Run]
-    ) -> Sequence[StoredTokens | None]:
-        if not self._pool.events_enabled:
-            return [None] * len(runs)
-        return self._tell(request, runs)
-
-    def _tell(self, request: CachedRequest, runs: Sequence[_Run]) -> list[StoredTokens]:
+    def _tell(self, request: CachedRequest, runs: Sequence[Run]) -> list[StoredTokens]:
         about: list[StoredTokens] = []
         reported: set[bytes] = set()
         for run in runs:
@@ -194,7 +199,7 @@ class Publisher:
             reported.update(run.hashes)
         return about
 
-    def _about(self, request: CachedRequest, run: _Run, reported: set[bytes]) -> StoredTokens:
+    def _about(self, request: CachedRequest, run: Run, reported: set[bytes]) -> StoredTokens:
         manager = run.manager
         group = self._groups[manager.group]
         size = manager.block_size
@@ -210,7 +215,7 @@ class Publisher:
             sliding_window=group.window,
         )
 
-    def _parent(self, request: CachedRequest, run: _Run, reported: set[bytes]) -> bytes | None:
+    def _parent(self, request: CachedRequest, run: Run, reported: set[bytes]) -> bytes | None:
         """The hash before the run, if a consumer has heard of it."""
         if run.start == 0:
             return None

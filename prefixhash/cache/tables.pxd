@@ -15,8 +15,10 @@ cdef class Held:
     cdef public list tables
     cdef public Py_ssize_t num_computed
     cdef public Py_ssize_t num_scheduled
-    cdef public list open_steps
-    cdef public list open_given
+    cdef public Py_ssize_t num_open
+    cdef public Py_ssize_t step
+    cdef public Py_ssize_t step_given
+    cdef public list older_steps
     cdef public set step_ends
     cdef public Py_ssize_t num_slots
     cdef public Py_ssize_t next_release
@@ -39,11 +41,12 @@ cdef class Held:
     @cython.locals(given=Py_ssize_t)
     cpdef open_step(self, Py_ssize_t num_tokens, Py_ssize_t end)
     cpdef bint is_whole_step(self, Py_ssize_t num_computed) except -1
-    @cython.locals(known=Py_ssize_t)
     cpdef close_step(self, Py_ssize_t num_computed)
-    cpdef close_steps(
-        self, Py_ssize_t num_computed, Py_ssize_t num_known, Py_ssize_t closed, bint rejected
-    )
+    @cython.locals(still_open=list)
+    cpdef close_steps(self, Py_ssize_t num_computed, Py_ssize_t closed, bint rejected)
+    @cython.locals(known=Py_ssize_t)
+    cpdef _compute(self, Py_ssize_t num_computed)
+    cpdef list _open_steps(self)
     cpdef _note_cuts(self, Py_ssize_t num_truncations)
     @cython.locals(closed=Py_ssize_t, position=Py_ssize_t, step=Py_ssize_t, ends=list)
     cpdef tuple steps_until(self, Py_ssize_t num_computed)

@@ -46,14 +46,16 @@ class Held:
         "num_given",
         "num_hashes",
         "num_known",
+        "num_open",
         "num_scheduled",
         "num_slots",
         "num_truncations",
-        "open_given",
-        "open_steps",
+        "older_steps",
         "records",
         "request",
+        "step",
         "step_ends",
+        "step_given",
         "tables",
         "tells_cuts",
     )
@@ -69,10 +71,13 @@ class Held:
         # that are being computed.
         self.num_computed = 0
         self.num_scheduled = 0
-        # Sizes of the steps that were allocated and not yet committed, oldest first; and for each
-        # up to where it read tokens that the request knew when it was allocated, 0 for none.
-        self.open_steps: list[int] = []
-        self.open_given: list[int] = []
+        # The steps that were allocated and not yet committed: how many, the newest, and those
+        # before it, oldest first. Of each its size, and up to where it read tokens that the request
+        # knew when it was allocated, 0 for none.
+        self.num_open = 0
+        self.step = 0
+        self.step_given = 0
+        self.older_steps: list[tuple[int, int]] = []
         # Ends of hash blocks at which a step ended, as far as a state there may be published.
         self.step_ends: set[int] = set()
         # A step up to so many tokens needs no block while fewer than the other number are computed,
@@ -115,41 +120,51 @@ class Held:
 
     def open_step(self, num_tokens: int, end: int) -> None:
         """A step up to `end` was allocated. It reads the tokens as the request has them now."""
-        self.open_steps.append(num_tokens)
+        if self.num_open:
+            self.older_steps.append((self.step, self.step_given))
+        self.num_open += 1
+        self.step = num_tokens
         self.num_scheduled = end
         given = self.request.num_tokens
         if given > end:
             given = end
         if given > self.num_given:
             self.num_given = given
-        self.open_given.append(given if given > end - num_tokens else 0)
+        self.step_given = given if given > end - num_tokens else 0
 
     def is_whole_step(self, num_computed: int) -> bool:
         """Whether one step is open, and so many tokens are all of it."""
-        return num_computed == self.num_scheduled and len(self.open_steps) == 1
+        return self.num_open == 1 and num_computed == self.num_scheduled
 
     def close_step(self, num_computed: int) -> None:
         """The one open step was computed wholly."""
-        known = self.request.num_tokens
-        self.num_known = num_computed if num_computed < known else known
-        self.num_computed = num_computed
-        self.open_steps.pop()
-        self.open_given.pop()
+        self._compute(num_computed)
+        self.num_open = 0
 
-    def close_steps(self, num_computed: int, num_known: int, closed: int, rejected: bool) -> None:
+    def close_steps(self, num_computed: int, closed: int, rejected: bool) -> None:
         """The first `closed` steps are over; `rejected`: the last one was computed in part only.
 
         Then a cut behind that part is but the end of the drafts, unless a step that is still open
         has read tokens of the request, too.
         """
-        self.num_computed, self.num_known = num_computed, num_known
-        del self.open_steps[:closed]
-        del self.open_given[:closed]
-        self.num_scheduled = num_computed + sum(self.open_steps)
+        self._compute(num_computed)
+        still_open = self._open_steps()[closed:]
+        self.num_scheduled = num_computed + sum([size for size, _ in still_open])
         if rejected:
-            self.num_given = max(self.open_given, default=0)
+            self.num_given = max([given for _, given in still_open], default=0)
             if self.lowest_cut >= self.num_given:
                 self.lowest_cut = UNBOUNDED
+        self.num_open = len(still_open)
+        self.older_steps = still_open[:-1]
+
+    def _compute(self, num_computed: int) -> None:
+        known = self.request.num_tokens
+        self.num_known = num_computed if num_computed < known else known
+        self.num_computed = num_computed
+
+    def _open_steps(self) -> list[tuple[int, int]]:
+        """Size and known tokens of each open step, oldest first."""
+        return [*self.older_steps, (self.step, self.step_given)] if self.num_open else []
 
     def _note_cuts(self, num_truncations: int) -> None:
         """The request says that it was cut: keep the lowest cut into tokens that steps read."""
@@ -167,7 +182,7 @@ class Held:
         closed = 0
         ends = []
         position = self.num_computed
-        for step in self.open_steps:
+        for step, _ in self._open_steps():
             if position >= num_computed:
                 break
             closed += 1

@@ -249,7 +249,8 @@ class BlockPool(PoolState):
         """
         ids = as_ids(block_ids)
         check_lengths(ids, block_hashes)
-        group = integer("group", group)
+        if type(group) is not int or group < 0:
+            group = integer("group", group)
         refs = self._refs
         good = False
         rest = iter(ids)

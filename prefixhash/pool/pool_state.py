@@ -167,7 +167,9 @@ class PoolState:
             group = integer("group", group)
         if limit is not None and (type(limit) is not int or limit < 0):
             limit = integer("limit", limit, meaning=", or None")
-        if not isinstance(block_hashes, Iterable) or isinstance(block_hashes, (str, bytes)):
+        if type(block_hashes) is not list and (
+            not isinstance(block_hashes, Iterable) or isinstance(block_hashes, (str, bytes))
+        ):
             check_sequence(block_hashes)  # refuses it
         try:
             return self._find_run(block_hashes, group, limit)

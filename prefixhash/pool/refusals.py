@@ -41,6 +41,8 @@ def check_lengths(block_ids: Sequence[int], block_hashes: Sequence[Hashable]) ->
 
 def check_sequence(block_hashes: Sequence[Hashable]) -> None:
     """Refuse what is no list of hashes; one hash is none."""
+    if type(block_hashes) is list:  # almost always, and the question below is slow
+        return
     good = isinstance(block_hashes, Sequence)
     good = good and not isinstance(block_hashes, (str, bytes, bytearray, memoryview))
     if good:
